@@ -20,6 +20,9 @@ const TICK: Duration = Duration::from_millis(10);
 /// Write windows that all sessions in the background may hold together.
 const BACKGROUND_WINDOWS: u64 = 4;
 
+/// Packs that can be fetched at once for many files, at most.
+const PACK_TURNS: usize = 64;
+
 /// See the module.
 pub(crate) struct Context {
     pub transport: Arc<dyn Transport>,
@@ -35,6 +38,8 @@ pub(crate) struct Context {
     background: Mutex<Vec<Arc<dyn DriverHandle>>>,
     /// The sum over all read sessions that ended.
     pub read_report: Mutex<ReadReport>,
+    /// Held while a pack is fetched for many files; packs share turns by their ids.
+    pub pack_turns: [Mutex<()>; PACK_TURNS],
 }
 
 impl Context {
@@ -56,6 +61,7 @@ impl Context {
             drivers: Mutex::default(),
             background: Mutex::default(),
             read_report: Mutex::default(),
+            pack_turns: [const { Mutex::new(()) }; PACK_TURNS],
         });
         let weak = Arc::downgrade(&context);
         std::thread::Builder::new().name("client-clock".into()).spawn(move || clock(weak))?;

@@ -100,6 +100,15 @@ pub enum Cause {
         /// The first 8 bytes of the chunk's name in its row.
         stored: u64,
     },
+    /// A content of a pack is not what its name says.
+    #[error(
+        "the store has other bytes than the content {name} where the manager's database says that it lies: its writer has stored it \
+         wrongly, or the database is damaged; store the file again"
+    )]
+    WrongContent {
+        /// BLAKE3-256 of the content, as hexadecimal digits.
+        name: String,
+    },
     /// The manager's reply contradicts itself.
     #[error("the manager's answer makes no sense: {0}")]
     Nonsense(String),
@@ -189,7 +198,7 @@ impl Cause {
             Cause::ManagerSilent { .. } | Cause::NotStored { .. } => Code::Unavailable,
             Cause::Lost { cause, .. } => cause.code(),
             Cause::TooFewFragments { .. } => Code::TooFewFragments,
-            Cause::Corrupt { .. } | Cause::WrongChunk { .. } => Code::Corrupt,
+            Cause::Corrupt { .. } | Cause::WrongChunk { .. } | Cause::WrongContent { .. } => Code::Corrupt,
             Cause::Nonsense(_) => Code::Internal,
             Cause::Policy(_) => Code::Invalid,
             Cause::Input(_) | Cause::Output(_) => Code::Io,

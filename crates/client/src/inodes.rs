@@ -46,7 +46,12 @@ impl Client {
     pub fn read_inode(&self, ino: u64, version: u64, first: std::ops::Range<u64>) -> Result<ReadHandle, FileError> {
         let file = format!("inode {ino}");
         let (offset, len_bytes) = (first.start, first.end.saturating_sub(first.start));
-        let params = ReadParams { file, open: OpenRead { ino, version, offset, len_bytes, ..OpenRead::default() } };
+        let params = ReadParams {
+            file,
+            open: OpenRead { ino, version, offset, len_bytes, ..OpenRead::default() },
+            known: None,
+            bulk: false,
+        };
         ReadHandle::open(&self.context, params)
     }
 
@@ -119,5 +124,6 @@ pub(crate) fn write_params(ino: u64, patch: bool) -> WriteParams {
         want_lease: true,
         content: 0,
         lock_fence: None,
+        pack: None,
     }
 }

@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Range;
 use tessera_stripe::ClassLayout;
 use tessera_wire::meta::*;
-use tessera_wire::{ChunkInfo, ClassInfo, Error as WireError, Extent, Health};
+use tessera_wire::{ChunkInfo, ClassInfo, Code, Error as WireError, Extent, Health};
 
 /// A file's current version, extent by extent.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -241,13 +241,18 @@ impl Client {
                 all.extents.extend(page.extents);
                 all.chunks.extend(page.chunks);
                 all.classes.extend(page.classes);
+                all.contents.extend(page.contents);
                 // A page that does not advance would be requested forever.
                 all.next_offset = if page.next_offset > offset { page.next_offset } else { size_bytes };
             });
         }
         // A lost answer does no harm; a session that is not closed expires.
         let _ = self.ask(&CloseSession { session_id, ..Default::default() });
-        listed.map(|()| (opened, all))
+        listed?;
+        match all.resolve_contents() {
+            Ok(()) => Ok((opened, all)),
+            Err(wrong) => Err(WireError::new(Code::Corrupt, format!("the manager's answer makes no sense: {wrong:?}"))),
+        }
     }
 }
 

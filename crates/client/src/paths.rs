@@ -10,7 +10,9 @@ use crate::read::Sink;
 use crate::read::core::{Opened, ReadParams};
 use crate::write::core::{Owner, Target, Times, WriteDone, WriteParams};
 use crate::write::input::{ReadHoles, Source};
+use crate::write::pack::SmallFile;
 use crate::write::{Cancel, Progress, ProgressFn, WriteHandle};
+use bytes::Bytes;
 use tessera_net::boot_ns;
 use tessera_policy::Policy;
 use tessera_wire::meta::*;
@@ -38,6 +40,19 @@ pub struct PutOptions<'a> {
     pub cancel: Cancel,
 }
 
+/// A small file that is stored together with others.
+#[derive(Debug, Clone)]
+pub struct SmallPut {
+    /// Its path in the store.
+    pub path: StorePath,
+    /// All of its bytes.
+    pub content: Bytes,
+    /// Modification time to record, ns since 1970; 0: now.
+    pub mtime_ns: i64,
+    /// Permission bits, owner and group for a new file.
+    pub owner: Owner,
+}
+
 /// Which bytes of which version are read.
 #[derive(Default)]
 pub struct GetOptions<'a> {
@@ -45,6 +60,8 @@ pub struct GetOptions<'a> {
     pub version: u64,
     /// The range to read; all if `None`.
     pub range: Option<std::ops::Range<u64>>,
+    /// Many small files are read one after the other or side by side: what they share is fetched once.
+    pub bulk: bool,
     /// Called with the number of bytes that have arrived.
     pub progress: Option<ProgressFn<'a>>,
 }
@@ -327,6 +344,29 @@ impl Client {
         Ok(crate::write::put(&self.context, params, source, options.progress, options.cancel)?)
     }
 
+    /// Writes small files, each as a new version that appears whole or not at all. As far as their policies allow, their contents share
+    /// chunks of [`PACK_BYTES`](crate::PACK_BYTES), which costs much less than a write of each. Returns the result of each, in order. `hints`
+    /// are as in [`PutOptions`].
+    pub fn put_small(
+        &self,
+        files: Vec<SmallPut>,
+        hints: &[(String, String)],
+        cancel: &Cancel,
+    ) -> Vec<Result<WriteDone, Error>> {
+        let params = |file: &SmallPut| {
+            let options =
+                PutOptions { hints: hints.to_vec(), mtime_ns: file.mtime_ns, owner: file.owner, ..Default::default() };
+            self.write_params(&file.path, &options, Some(file.content.len() as u64))
+        };
+        let (mut results, mut small) = (Vec::with_capacity(files.len()), Vec::new());
+        for file in files {
+            results.push(params(&file).map(|params| small.push(SmallFile { params, content: file.content })));
+        }
+        let mut done = crate::write::pack::put_all(&self.context, small, cancel).into_iter();
+        let mut next = || done.next().expect("each file that was handed over has a result").map_err(Error::from);
+        results.into_iter().map(|result| result.and_then(|()| next())).collect()
+    }
+
     /// Writes a file that has holes: they are not read, and stay holes.
     fn put_sparse(
         &self,
@@ -390,6 +430,7 @@ impl Client {
             want_lease: false,
             content: 0,
             lock_fence: None,
+            pack: None,
             file: path.to_string(),
             target: Target::Name { parent: parent.ino, name },
             mode: CommitMode::Replace,
@@ -413,7 +454,7 @@ impl Client {
         let (parent, number, offset) = (parent.ino, options.version, range.start);
         let len_bytes = range.end.saturating_sub(offset);
         let open = OpenRead { parent, name, number, offset, len_bytes, ..OpenRead::default() };
-        let params = ReadParams { file: path.to_string(), open };
+        let params = ReadParams { file: path.to_string(), open, known: None, bulk: options.bulk };
         Ok(crate::read::get(&self.context, params, &mut sink, options.progress)?)
     }
 }

@@ -194,7 +194,7 @@ impl Drive {
     ) -> ReadCore {
         let open =
             tessera_wire::meta::OpenRead { parent: 1, name: name.into(), offset, len_bytes, ..Default::default() };
-        let params = ReadParams { file: format!("tess:/{name}"), open };
+        let params = ReadParams { file: format!("tess:/{name}"), open, known: None, bulk: false };
         self.seed += 1;
         let mut core = ReadCore::new(params, self.options.clone(), self.view.clone(), cache, self.seed);
         core.handle(self.now, ReadRequest::Open);
@@ -250,6 +250,7 @@ impl Drive {
             want_lease: false,
             content: 0,
             lock_fence: None,
+            pack: None,
             file: format!("tess:/{name}"),
             target: Target::Name { parent: 1, name: name.as_bytes().to_vec() },
             hints: Vec::new(),

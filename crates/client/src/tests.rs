@@ -413,3 +413,100 @@ fn one_of_the_managers_named_suffices_and_malformed_lists_are_refused() {
         assert_eq!(Client::connect(text, quick()).err().unwrap().code(), Code::Invalid, "{text:?}");
     }
 }
+
+fn small(name: &str, content: Vec<u8>) -> SmallPut {
+    SmallPut { path: path(name), content: content.into(), mtime_ns: 7, owner: Owner::default() }
+}
+
+#[test]
+fn small_files_share_chunks_and_come_back() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options::default());
+    let content = |i: u64| match i % 40 {
+        0 => Vec::new(),
+        1 => vec![0; 5_000],
+        2 => data(100_000, 1),
+        _ => data(1 + 97 * i as usize, i),
+    };
+    let files = |from| (from..200).map(|i| small(&format!("tess:/f{i}"), content(i))).collect();
+    let done = client.put_small(files(0), &[], &Cancel::default());
+    let new: u64 = done.iter().map(|done| done.as_ref().unwrap().new_bytes).sum();
+    let distinct: u64 = (0..200).filter(|i| !matches!(i % 40, 0..3)).map(|i| content(i).len() as u64).sum();
+    assert!(
+        (distinct + 100_000..distinct + 500_000).contains(&new),
+        "zeros are holes, and equal files of a pack are stored once"
+    );
+    let opened = client.stat(&path("tess:/f77")).unwrap();
+    assert_eq!((opened.size_bytes, opened.mtime_ns, opened.version_number), (content(77).len() as u64, 7, 1));
+    for i in 0..200 {
+        assert!(read(&client, &format!("tess:/f{i}")) == content(i), "file {i}");
+    }
+    let commits = cluster.lock().count("Commit");
+    assert!(commits < 10, "{commits} commits of 200 files");
+    // Again: the packs are known, each file has a second version.
+    let again = client.put_small(files(0), &[], &Cancel::default());
+    assert!(again.iter().all(|done| done.as_ref().is_ok_and(|done| done.number == 2 && done.new_bytes == 0)));
+    // What cannot be a part is written by itself, or fails by itself.
+    let mut mixed: Vec<SmallPut> = files(190);
+    mixed.push(small("tess:/nowhere/f", data(10, 1)));
+    mixed.push(small("tess:/", data(10, 1)));
+    let results = client.put_small(mixed, &[("redundancy".into(), "replica:2".into())], &Cancel::default());
+    assert_eq!(results.iter().filter(|done| done.is_ok()).count(), 10);
+    assert_eq!(results[10].as_ref().unwrap_err().code(), Code::NotFound);
+    assert!(read(&client, "tess:/f199") == content(199));
+    cluster.lock().check_all_stored();
+}
+
+/// P2: bytes that are not what the content's name says are not returned, although they are a part of a verified chunk.
+#[test]
+fn a_content_is_verified_by_its_own_name() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options::default());
+    let files = (0..8).map(|i| small(&format!("tess:/f{i}"), data(20_000, i + 1))).collect();
+    client.put_small(files, &[], &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+    cluster
+        .lock()
+        .db()
+        .conn()
+        .execute("UPDATE contents SET chunk_offset = chunk_offset + 1 WHERE chunk_offset = 20000", [])
+        .unwrap();
+    let error = client.get(&path("tess:/f1"), Sink::Writer(&mut Vec::new()), GetOptions::default()).unwrap_err();
+    assert!(matches!(&error, Error::File(FileError { cause: Cause::WrongContent { .. }, .. })), "{error}");
+    cluster
+        .lock()
+        .db()
+        .conn()
+        .execute("UPDATE contents SET hash = zeroblob(32) WHERE chunk_offset = 40000", [])
+        .unwrap();
+    let error = client.get(&path("tess:/f2"), Sink::Writer(&mut Vec::new()), GetOptions::default()).unwrap_err();
+    assert!(matches!(&error, Error::File(FileError { cause: Cause::WrongChunk { .. }, .. })), "{error}");
+    assert!(read(&client, "tess:/f3") == data(20_000, 4));
+}
+
+#[test]
+fn packs_are_written_anew_while_their_files_are_read() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options { get_timeout_ms: 500, ..Options::default() });
+    let name = |i: u64| format!("tess:/f{i}");
+    for from in [0, 40, 80] {
+        let files = (from..from + 40).map(|i| small(&name(i), data(20_000, i + 1))).collect();
+        client.put_small(files, &[], &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+    }
+    assert_eq!(client.compact_packs(50, |_| true, &Cancel::default()).unwrap(), Compacted::default(), "all is left");
+    (0..120).filter(|i| i % 4 > 0).for_each(|i| client.unlink(&path(&name(i)), false).unwrap());
+    let handle = client.read_inode(client.stat(&path(&name(4))).unwrap().ino, 0, 0..u64::MAX).unwrap();
+    let mut out = vec![0; 20_000];
+    assert_eq!(client.compact_packs(50, |_| false, &Cancel::default()).unwrap().packs, 0, "none of mine");
+    let done = client.compact_packs(50, |_| true, &Cancel::default()).unwrap();
+    assert_eq!((done.packs, done.moved_bytes, done.pack_bytes), (3, 30 * 20_000, 120 * 20_000));
+    for i in (0..120).step_by(4) {
+        assert!(read(&client, &name(i)) == data(20_000, i + 1), "file {i}");
+    }
+    assert_eq!(client.compact_packs(50, |_| true, &Cancel::default()).unwrap(), Compacted::default());
+    // What the reader knows is gone; it looks where its bytes are by now.
+    client.maintain(tessera_wire::meta::MaintenanceJob::Gc, true).unwrap();
+    cluster.lock().run(60_000);
+    let chunks: i64 =
+        cluster.lock().db().conn().query_row("SELECT count(*) FROM chunks", [], |row| row.get(0)).unwrap();
+    assert_eq!(chunks, 1, "the old packs are removed");
+    assert_eq!(handle.read_at(0, &mut out).unwrap(), 20_000);
+    assert!(out == data(20_000, 5));
+    cluster.lock().check_all_stored();
+}

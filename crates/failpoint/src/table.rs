@@ -57,6 +57,7 @@ pub const ALL: &[(&str, &str)] = &[
         "manager.old_receipts_count",
         "a receipt counts although its disk or its fragment was lost since: files lack fragments (P1, P11)",
     ),
+    ("manager.packs_leak", "a pack keeps the references of contents that are gone (P5)"),
     ("manager.pages_dropped_early", "pages go although an older kept version needs them (P1, P4)"),
     ("manager.parity_never_proven", "parity counts as proven although no node has compared it"),
     (

@@ -69,6 +69,10 @@ tessera_knobs::knobs! {
         /// When a garbage collection was asked for, a segment with at least this share of dead bytes is compacted; 0:
         /// any.
         gc_dead_percent: u8 = 10, in 0..=100;
+        /// How often this node looks for packs of small files of which little is left, and writes its share of them anew; 0: never.
+        rewrite_packs_every_ms: u64 = 600_000, in 0..=u64::MAX;
+        /// Packs of whose bytes at most this share is left are written anew.
+        rewrite_living_percent: u8 = 50, in 1..=90;
         /// A disk whose writes fail this often in a row (other than for want of space) has failed.
         disk_write_faults: u32 = 3;
         /// A disk that does not finish an operation for this long has failed.

@@ -12,14 +12,17 @@ use tessera_client::read::cache::ChunkCache;
 use tessera_client::read::core::{Delivery, ReadAction, ReadCore, ReadEvent, ReadNotice, ReadParams, ReadRequest};
 use tessera_client::view::{SharedView, View};
 use tessera_client::write::core::{
-    ChunkReady, Owner, Target, WriteAction, WriteCore, WriteEvent, WriteNotice, WriteParams, WriteRequest,
+    ChunkReady, Owner, Target, WriteAction, WriteCore, WriteDone, WriteEvent, WriteNotice, WriteParams, WriteRequest,
 };
+use tessera_client::write::pack::{Packed, SmallFile};
 use tessera_net::BufferPool;
 use tessera_policy::Policy;
 use tessera_wire::meta::{CommitMode, Entry, InoRange, MakeDir, OpenRead, Unlink};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Hint};
 
+/// Most bytes of a file that is written into a pack.
+const MOST_PACKED_BYTES: usize = 100_000;
 /// Bytes of a record of a shared log.
 pub const RECORD_BYTES: usize = 700;
 const ROOT: u64 = 1;
@@ -31,6 +34,11 @@ enum Op {
         core: Box<WriteCore>,
         path: String,
         content: Content,
+    },
+    /// Writes small files together.
+    Pack {
+        core: Box<WriteCore>,
+        files: Vec<(String, Content)>,
     },
     Append {
         core: Box<WriteCore>,
@@ -151,6 +159,7 @@ impl ClientHost {
         let what = match &self.op {
             None => "nothing".into(),
             Some(Op::Write { core, path, .. }) => format!("writing {path}: {core:?}"),
+            Some(Op::Pack { core, .. }) => format!("writing a pack: {core:?}"),
             Some(Op::Append { core, .. }) => format!("appending: {core:?}"),
             Some(Op::Read { path, got, .. }) => format!("reading {path}, {} bytes so far", got.len()),
             Some(Op::Remove { path, .. }) => format!("removing {path}"),
@@ -173,7 +182,7 @@ impl ClientHost {
     /// Time of the next tick.
     pub fn next_due(&self) -> Option<i64> {
         match self.op.as_ref()? {
-            Op::Write { core, .. } | Op::Append { core, .. } => core.next_due(),
+            Op::Write { core, .. } | Op::Pack { core, .. } | Op::Append { core, .. } => core.next_due(),
             Op::Read { core, .. } => core.next_due(),
             Op::Remove { again_at_ns, .. } | Op::MakeDir { again_at_ns, .. } => Some(*again_at_ns),
         }
@@ -183,7 +192,7 @@ impl ClientHost {
     pub fn read(&mut self, now_ns: i64, path: &str) {
         self.found_bytes = None;
         let open = OpenRead { parent: ROOT, name: path.into(), len_bytes: 1 << 20, ..OpenRead::default() };
-        let params = ReadParams { file: path.into(), open };
+        let params = ReadParams { file: path.into(), open, known: None, bulk: false };
         let mut core = Box::new(ReadCore::new(
             params,
             self.options.clone(),
@@ -218,7 +227,9 @@ impl ClientHost {
     pub fn tick(&mut self, now_ns: i64, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
         match &mut self.op {
             None => self.begin(now_ns, oracle),
-            Some(Op::Write { core, .. } | Op::Append { core, .. }) => core.handle(now_ns, WriteEvent::Tick),
+            Some(Op::Write { core, .. } | Op::Pack { core, .. } | Op::Append { core, .. }) => {
+                core.handle(now_ns, WriteEvent::Tick)
+            }
             Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Tick),
             Some(Op::Remove { .. } | Op::MakeDir { .. }) => {}
         }
@@ -236,7 +247,9 @@ impl ClientHost {
         answer.token &= (1 << TOKEN_BITS) - 1;
         match &mut self.op {
             None => {}
-            Some(Op::Write { core, .. } | Op::Append { core, .. }) => core.handle(now_ns, WriteEvent::Answer(answer)),
+            Some(Op::Write { core, .. } | Op::Pack { core, .. } | Op::Append { core, .. }) => {
+                core.handle(now_ns, WriteEvent::Answer(answer))
+            }
             Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Answer(answer)),
             Some(Op::Remove { .. }) => self.removed(now_ns, answer.result, oracle),
             Some(Op::MakeDir { .. }) => self.made(now_ns, answer.result),
@@ -254,7 +267,8 @@ impl ClientHost {
             _ if self.inos.is_empty() && self.rng.percent(30) => {
                 self.op = Some(Op::MakeDir { op_id: self.rng.any() >> 1, again_at_ns: now_ns });
             }
-            0..=44 => self.begin_write(now_ns, path, oracle),
+            0..=5 => self.begin_pack(now_ns, oracle),
+            6..=44 => self.begin_write(now_ns, path, oracle),
             45..=64 => self.begin_append(now_ns, oracle),
             65..=89 => self.read(now_ns, &path),
             _ => self.remove(now_ns, &path, oracle),
@@ -271,6 +285,37 @@ impl ClientHost {
         let core = self.write_core(now_ns, &path, CommitMode::Replace, &bytes);
         self.new_ino = 0;
         self.op = Some(Op::Write { core, path, content: Some(bytes) });
+    }
+
+    /// Begins to write all of its files together, or one of them, if they have nothing to share.
+    fn begin_pack(&mut self, now_ns: i64, oracle: &mut Oracle) {
+        let paths: Vec<String> = (0..3).map(|k| name_of(self.index, k)).collect();
+        let small = |path: &String| {
+            let mut content = self.content();
+            content.truncate(MOST_PACKED_BYTES);
+            let params = WriteParams {
+                expect_policy: Some(self.policy()),
+                ..self.params(path, CommitMode::Replace, content.len())
+            };
+            SmallFile { params, content: content.into() }
+        };
+        let small: Vec<SmallFile> = paths.iter().map(small).collect();
+        let Some(packed) = Packed::of(&small.iter().collect::<Vec<_>>()) else {
+            return self.begin_write(now_ns, name_of(self.index, 0), oracle);
+        };
+        let bytes_of = |file: &SmallFile| Some(Arc::new(file.content.to_vec()));
+        let files: Vec<(String, Content)> = paths.into_iter().zip(small.iter().map(bytes_of)).collect();
+        for (path, content) in &files {
+            oracle.begin(path, content.clone());
+            self.exists.insert(path.clone(), true);
+        }
+        let params = packed.params(&small[0].params);
+        let mut core = Box::new(WriteCore::new(params, self.options.clone(), self.view.clone(), self.rng.any()));
+        let size_bytes = packed.bytes.len() as u64;
+        core.handle(now_ns, WriteRequest::Chunk(ChunkReady::new(0, 0, packed.bytes)));
+        core.handle(now_ns, WriteRequest::EndOfInput { size_bytes, cuts: false, keep_session: false });
+        core.handle(now_ns, WriteRequest::Open);
+        self.op = Some(Op::Pack { core, files });
     }
 
     fn begin_append(&mut self, now_ns: i64, oracle: &mut Oracle) {
@@ -293,10 +338,14 @@ impl ClientHost {
         bytes
     }
 
-    fn write_core(&mut self, now_ns: i64, path: &str, mode: CommitMode, bytes: &[u8]) -> Box<WriteCore> {
+    fn policy(&self) -> Policy {
         let hints = self.hints.iter().map(|h| (h.name.as_str(), h.value.as_str()));
-        let policy = Policy::from_hints(hints).expect("the plan's hints are good");
-        let params = WriteParams {
+        Policy::from_hints(hints).expect("the plan's hints are good")
+    }
+
+    fn params(&mut self, path: &str, mode: CommitMode, len: usize) -> WriteParams {
+        let policy = self.policy();
+        WriteParams {
             file: path.into(),
             target: match self.new_ino {
                 0 => Target::Name { parent: ROOT, name: path.into() },
@@ -305,14 +354,19 @@ impl ClientHost {
             hints: self.hints.clone(),
             mode,
             if_version: (self.new_ino != 0).then_some(0),
-            size_hint_bytes: Some(bytes.len() as u64),
+            size_hint_bytes: Some(len as u64),
             expect_policy: self.rng.percent(70).then_some(policy),
             times: tessera_client::Times::default(),
             owner: Owner::default(),
             want_lease: false,
             content: 0,
             lock_fence: None,
-        };
+            pack: None,
+        }
+    }
+
+    fn write_core(&mut self, now_ns: i64, path: &str, mode: CommitMode, bytes: &[u8]) -> Box<WriteCore> {
+        let params = self.params(path, mode, bytes.len());
         let mut core = Box::new(WriteCore::new(params, self.options.clone(), self.view.clone(), self.rng.any()));
         let whole = Bytes::copy_from_slice(bytes);
         for (index, start) in (0..bytes.len()).step_by(self.piece_bytes).enumerate() {
@@ -333,10 +387,16 @@ impl ClientHost {
         let Some(mut op) = self.op.take() else { return Ok(calls) };
         let over = match &mut op {
             Op::Write { core, path, content } => {
-                self.advance_write(now_ns, core, &mut calls, || oracle.acknowledged(path, content.clone()))
+                self.advance_write(now_ns, core, &mut calls, |_| oracle.acknowledged(path, content.clone()))
             }
+            Op::Pack { core, files } => self.advance_write(now_ns, core, &mut calls, |done| {
+                assert_eq!(done.files.len(), files.len(), "each file of a pack has an answer");
+                for ((path, content), _) in files.iter().zip(&done.files).filter(|(_, file)| file.error.is_none()) {
+                    oracle.acknowledged(path, content.clone());
+                }
+            }),
             Op::Append { core, log, record } => {
-                self.advance_write(now_ns, core, &mut calls, || oracle.record_acknowledged(log, record))
+                self.advance_write(now_ns, core, &mut calls, |_| oracle.record_acknowledged(log, record))
             }
             Op::Read { core, path, got } => self.advance_read(now_ns, core, path, got, &mut calls, oracle)?,
             Op::Remove { path, op_id, again_at_ns } => {
@@ -372,7 +432,7 @@ impl ClientHost {
         now_ns: i64,
         core: &mut WriteCore,
         calls: &mut Vec<Call>,
-        mut done: impl FnMut(),
+        mut done: impl FnMut(&WriteDone),
     ) -> bool {
         while let Some(action) = core.poll() {
             match action {
@@ -383,8 +443,8 @@ impl ClientHost {
                 }
                 WriteAction::Notify(WriteNotice::Opened { .. }) => {}
                 WriteAction::Notify(WriteNotice::Done(Ok(made))) => {
+                    done(&made);
                     self.inos.extend(made.inos.into_iter().flat_map(numbers));
-                    done();
                 }
                 WriteAction::Notify(WriteNotice::Done(Err(error))) => {
                     self.exists.clear();

@@ -84,6 +84,7 @@ impl Mutant {
         "consensus.seeks_nobody",
         "consensus.stays_joint",
         "consensus.voter_keeps_leading",
+        "manager.packs_leak",
         "manager.commits_before_group",
         "manager.deposed_answers_reads",
         "manager.deposed_keeps_batch",

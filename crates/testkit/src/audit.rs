@@ -50,6 +50,22 @@ fn refs(db: &Connection) -> Result<Vec<String>> {
         }
     }
     let mut wrong = Vec::new();
+    let contents: Vec<(i64, i64, i64, i64, i64)> = all(
+        db,
+        "SELECT c.content_id, c.refs, c.chunk_id, c.chunk_offset + c.len_bytes, ifnull(n.len_bytes, 0)
+         FROM contents c LEFT JOIN chunks n ON n.chunk_id = c.chunk_id",
+        |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?, row.get(4)?)),
+    )?;
+    for (content, refs, chunk, end, chunk_end) in contents {
+        let expected = counted.remove(&content).unwrap_or(0);
+        if refs != expected || refs == 0 {
+            wrong.push(format!("content {content}: refs {refs}, counted {expected}"));
+        }
+        if end > chunk_end {
+            wrong.push(format!("content {content}: ends at {end} of chunk {chunk}, which has {chunk_end} bytes"));
+        }
+        *counted.entry(chunk).or_default() += 1;
+    }
     let rows: Vec<(i64, i64, i64)> =
         all(db, "SELECT chunk_id, refs, state FROM chunks", |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?)))?;
     for (chunk, refs, state) in rows {

@@ -1,6 +1,7 @@
 //! Methods of generated messages.
 
 use crate::meta::DeviceWork;
+use crate::meta::{ContentInfo, FIRST_CONTENT, ListExtentsReply};
 use crate::{Code, Error, Extent, Hello, PROTOCOL_VERSION, PgMember, Role};
 
 impl Error {
@@ -76,6 +77,45 @@ impl Extent {
         let mut first = [0; 8];
         first.iter_mut().zip(name).for_each(|(to, from)| *to = *from);
         u64::from_be_bytes(first)
+    }
+}
+
+/// An extent that names a content which the reply lacks, which has another name, or which is shorter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrongContent {
+    /// Where the extent starts in the file.
+    pub offset: u64,
+    /// The content that it names.
+    pub content_id: u64,
+    /// The first 8 bytes of the content's name as the file's writer gave them.
+    pub written: u64,
+    /// The same of the content's row; 0: there is no such row.
+    pub stored: u64,
+}
+
+impl ListExtentsReply {
+    /// The content that the extent names, if it names one.
+    pub fn content_of(&self, extent: &Extent) -> Option<&ContentInfo> {
+        self.contents.iter().find(|content| content.content_id == extent.chunk_id)
+    }
+
+    /// Lets the extents that name contents name their packs, which are chunks of the reply.
+    ///
+    /// # Errors
+    /// A content has another name than the file's writer gave it, or is shorter than its extent (P2).
+    pub fn resolve_contents(&mut self) -> Result<(), WrongContent> {
+        for extent in self.extents.iter_mut().filter(|extent| extent.chunk_id >= FIRST_CONTENT) {
+            let Extent { offset, len_bytes, chunk_id: content_id, chunk_offset, name_prefix: written } = *extent;
+            let content = self.contents.iter().find(|content| content.content_id == content_id);
+            let stored = content.map_or(0, |content| Extent::prefix_of(&content.hash));
+            let wrong = WrongContent { offset, content_id, written, stored };
+            let content = content.filter(|_| stored == written).ok_or(wrong)?;
+            let end = chunk_offset.checked_add(len_bytes).filter(|end| *end <= content.len_bytes);
+            let in_pack = end.and_then(|_| content.chunk_offset.checked_add(chunk_offset)).ok_or(wrong)?;
+            let pack = self.chunks.iter().find(|chunk| chunk.chunk_id == content.chunk_id).ok_or(wrong)?;
+            *extent = Extent::of_chunk(offset, len_bytes, pack.chunk_id, &pack.hash, in_pack);
+        }
+        Ok(())
     }
 }
 

@@ -19,7 +19,7 @@ pub mod rpc;
 include!(concat!(env!("OUT_DIR"), "/tessera.rs"));
 
 pub use frame::{Frame, FrameError, FrameHeader, HEADER_BYTES};
-pub use impls::hex;
+pub use impls::{WrongContent, hex};
 pub use message::{Kind, Request};
 
 /// Requests to the manager, and requests of the manager to clients.
@@ -28,6 +28,9 @@ pub mod meta {
 
     /// Set in every [`Commit::content`] that a writer draws, and in none that the manager draws.
     pub const CONTENT_DRAWN: u64 = 1 << 62;
+
+    /// Ids of contents of packs begin here; those of chunks stay below.
+    pub const FIRST_CONTENT: u64 = 1 << 48;
 
     /// Epochs, versions and counters rise by this much when a group of managers is restored after the loss of a majority.
     pub const RESTORE_JUMP: u64 = 1 << 20;

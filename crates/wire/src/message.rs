@@ -113,6 +113,7 @@ messages! {
     0x0207 CompleteFragments => Ack, from Client;
     0x0208 ReportBad => Ack, from Client | Node;
     0x0209 ReportWork => Ack, from Client;
+    0x020a ListPacks => ListPacksReply, from Client;
 
     0x0300 GetMap => ClusterMap, from Client | Node;
     0x0301 GetStatus => ClusterStatus, from Client | Node;

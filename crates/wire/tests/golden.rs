@@ -46,6 +46,7 @@ fn printers() -> BTreeMap<&'static str, Print> {
             TaskResult, Heartbeat, RebuildTask, VerifyTask, ScrubTask, InventoryTask, CompactTask, Task,
             HeartbeatReply, Inventory, InventoryReply, FileLock, SetLock, SetLockReply, TestLock, TestLockReply,
             CancelLock, HoldLocks, HoldLocksReply,
+            PackedContent, Pack, PackedFile, ContentInfo, MovedContent, ListPacks, PackUse, ListPacksReply,
         }
         log {
             LoggedCommand, LogEntry,

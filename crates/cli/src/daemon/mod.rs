@@ -10,6 +10,7 @@ pub mod logging;
 pub mod manager;
 pub mod metrics;
 pub mod node;
+mod packs;
 mod repeats;
 pub mod restore;
 pub mod signals;

@@ -3,6 +3,7 @@
 use super::Daemon;
 use super::config::NodeSettings;
 use super::metrics::{Family, device_families};
+use super::packs;
 use super::signals::Event;
 use crate::args::NodeRunArgs;
 use crate::exit::{Exit, Failure, Outcome, failure};
@@ -34,6 +35,7 @@ pub fn run_on(args: NodeRunArgs, wrap: impl Fn(Arc<dyn Disk>) -> Arc<dyn Disk>) 
     let open = |path| open_disk(path, settings.capacity_bytes).map(&wrap);
     settings.options.disks = settings.disks.iter().map(|path| open(path)).collect::<Outcome<_>>()?;
     tracing::info!(manager = %settings.options.managers, from = settings.manager_from, "joins the manager's cluster");
+    let upkeep = packs::prepare(&settings.options);
     let started = NodeServer::start(settings.options).map_err(refused);
     if started.is_err() {
         // What was an empty directory is one again.
@@ -44,6 +46,7 @@ pub fn run_on(args: NodeRunArgs, wrap: impl Fn(Arc<dyn Disk>) -> Arc<dyn Disk>) 
     settings.disks.iter().for_each(|disk| super::make_private(disk));
     let (fatal, listen) = (started.fatal().clone(), started.endpoints().to_vec());
     daemon.announce("node", started, &listen);
+    upkeep.map_or(Ok(()), packs::Upkeep::start)?;
     let outcome = loop {
         select! {
             recv(fatal) -> error => {

@@ -145,7 +145,7 @@ fn get_file(store: &Store, Job { item, to }: &Job, args: &GetArgs, progress: &Pr
     let mut partial = PartialFile::create_at(to)?;
     let mut sink = Sparse::new(partial.file());
     let (version, steps) = (args.version.unwrap_or(0), &mut progress.steps());
-    let options = GetOptions { version, progress: Some(steps), ..GetOptions::default() };
+    let options = GetOptions { version, bulk: args.recursive, progress: Some(steps), ..GetOptions::default() };
     store.get(&item.path, Sink::Sparse(&mut sink), options)?;
     sink.finish().at(&path)?;
     partial.finish(&item.attr, args.set_id)

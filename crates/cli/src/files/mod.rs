@@ -1,7 +1,7 @@
 //! Commands on files and directories: local trees on one side, the client library on the other.
 //!
-//! [`local`] walks local trees, [`place`] makes fetched entries, [`pool`] runs many transfers at once, [`target`] decides
-//! the names under which things are stored. Each command has a module of its name.
+//! [`local`] walks local trees, [`place`] makes fetched entries, [`pool`] runs many transfers at once, [`small`] stores many small files
+//! together, [`target`] decides the names under which things are stored. Each command has a module of its name.
 
 mod cat;
 mod get;
@@ -15,6 +15,7 @@ pub mod pool;
 mod put;
 mod rewrite;
 mod show;
+mod small;
 mod target;
 mod unchanged;
 

@@ -63,6 +63,17 @@ pub fn run<T: Send>(
     work: impl Fn(T) -> Outcome + Sync,
     warn: impl Fn(&Failure) + Sync,
 ) -> Tally {
+    run_groups(items, (size, |_: &T| 1), jobs, |item| vec![work(item)], warn)
+}
+
+/// As [`run`], of items that are several files each: the second function says how many, and `work` returns the outcome of each.
+pub fn run_groups<T: Send>(
+    items: Vec<T>,
+    (size, files): (impl Fn(&T) -> u64, impl Fn(&T) -> u64),
+    jobs: usize,
+    work: impl Fn(T) -> Vec<Outcome> + Sync,
+    warn: impl Fn(&Failure) + Sync,
+) -> Tally {
     let jobs = jobs.max(1);
     let (large, small): (VecDeque<_>, VecDeque<_>) = items.into_iter().partition(|item| size(item) > LARGE_BYTES);
     let queues = [Mutex::new(large), Mutex::new(small)];
@@ -70,12 +81,14 @@ pub fn run<T: Send>(
     let worker = |order: &[usize]| {
         while !stop.load(Ordering::Relaxed) {
             let Some(item) = order.iter().find_map(|i| queues[*i].lock().pop_front()) else { return };
-            match work(item) {
-                Ok(()) => _ = done.fetch_add(1, Ordering::Relaxed),
-                Err(failure) => {
-                    warn(&failure);
-                    stop.fetch_or(is_general(&failure), Ordering::Relaxed);
-                    failures.lock().push(failure);
+            for outcome in work(item) {
+                match outcome {
+                    Ok(()) => _ = done.fetch_add(1, Ordering::Relaxed),
+                    Err(failure) => {
+                        warn(&failure);
+                        stop.fetch_or(is_general(&failure), Ordering::Relaxed);
+                        failures.lock().push(failure);
+                    }
                 }
             }
         }
@@ -88,7 +101,7 @@ pub fn run<T: Send>(
             worker(&[0, 1]);
         }
     });
-    let untried = queues.iter().map(|queue| queue.lock().len() as u64).sum();
+    let untried = queues.iter().map(|queue| queue.lock().iter().map(&files).sum::<u64>()).sum();
     Tally { done: done.into_inner(), untried, failures: failures.into_inner() }
 }
 

@@ -3,6 +3,7 @@
 use super::holes::SparseSource;
 use super::local::{self, Kind, LocalEntry};
 use super::pool::{self, Tally};
+use super::small::{self, Group, mixture, state};
 use super::target::{Target, all_differ, split, store_path};
 use super::unchanged::Known;
 use crate::args::PutArgs;
@@ -14,26 +15,25 @@ use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tessera_client::path::StorePath;
-use tessera_client::{Owner, ProgressFn, PutOptions, Source};
+use tessera_client::{Owner, ProgressFn, PutOptions, Source, WriteDone};
 use tessera_policy::{HINTS, PREFIX, canonical, own_name};
 
 /// An entry to store, and its path in the store.
-struct Job {
-    found: LocalEntry,
-    to: StorePath,
+pub(super) struct Job {
+    pub found: LocalEntry,
+    pub to: StorePath,
 }
 
 /// What the command says of each file.
-struct Condition {
+pub(super) struct Condition {
     /// Hints; they override those of the directory.
-    hints: Vec<(String, String)>,
+    pub hints: Vec<(String, String)>,
     /// Store only if this is the current version.
-    if_version: Option<u64>,
+    pub if_version: Option<u64>,
 }
 
 impl Condition {
@@ -48,9 +48,16 @@ const LINK_MODE: u32 = 0o777;
 
 /// Bytes stored so far.
 #[derive(Default)]
-struct Sums {
+pub(super) struct Sums {
     bytes: AtomicU64,
     new_bytes: AtomicU64,
+}
+
+impl Sums {
+    pub fn add(&self, put: &WriteDone) {
+        self.new_bytes.fetch_add(put.new_bytes, Ordering::Relaxed);
+        self.bytes.fetch_add(put.input_bytes, Ordering::Relaxed);
+    }
 }
 
 /// `tessera put`.
@@ -237,8 +244,16 @@ fn carry_out(
         }
     }
     let warn = |failure: &_| progress.warn(failure);
-    let file = |job: Job| put_file(store, &job, condition, progress, sums);
-    let files = pool::run(files, |job| job.found.len_bytes(), jobs, file, warn);
+    let files = pool::run_groups(
+        small::grouped(files, condition),
+        (Group::len_bytes, Group::files),
+        jobs,
+        |group| match group {
+            Group::One(job) => vec![put_file(store, &job, condition, progress, sums)],
+            Group::Small(jobs) => small::put(store, &jobs, condition, progress, sums),
+        },
+        warn,
+    );
     let link = |Job { found, to }: Job| {
         let Kind::Symlink(target) = &found.kind else { return Ok(()) };
         store.replace_symlink(target, &to)?;
@@ -253,7 +268,7 @@ fn carry_out(
     files.and(links).and(pool::run(directories, |_| 0, jobs, finish, warn))
 }
 
-fn put_file(
+pub(super) fn put_file(
     store: &Store,
     Job { found, to }: &Job,
     condition: &Condition,
@@ -274,19 +289,16 @@ fn put_file(
     if put.number > 1 {
         set_owner(store, found, to)?;
     }
-    sums.new_bytes.fetch_add(put.new_bytes, Ordering::Relaxed);
-    sums.bytes.fetch_add(put.input_bytes, Ordering::Relaxed);
+    sums.add(&put);
     let after = watch.metadata().at(path)?;
-    // These attributes change when a program writes to the file.
-    let state = |meta: &std::fs::Metadata| (meta.len(), meta.mtime(), meta.mtime_nsec());
     if state(&before) != state(&after) || put.input_bytes != after.len() {
-        bail!(Exit::Failed, "{}: changed while it was read; {to} holds a mixture, store it again", path.display());
+        return Err(mixture(found, to));
     }
     Ok(())
 }
 
 /// Gives a file the mode and owner of its source: one that was there before has its old ones.
-fn set_owner(store: &Store, found: &LocalEntry, to: &StorePath) -> Outcome {
+pub(super) fn set_owner(store: &Store, found: &LocalEntry, to: &StorePath) -> Outcome {
     let there = store.stat(to)?;
     let has = Owner { mode: there.mode, uid: there.uid, gid: there.gid };
     if has != found.owner {

@@ -8,6 +8,7 @@ use crate::remote::Store;
 use crate::term::{Out, Progress, units};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
+use tessera_client::Cancel;
 use tessera_wire::meta::{ClusterStatus, ComparisonResult, Counter, MaintainReply, MaintenanceJob, WaitReason};
 use tessera_wire::{DiskInfo, Health};
 
@@ -25,6 +26,9 @@ pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
     let out = args.common.output;
     let store = Store::connect(&args.common)?;
     let started = Instant::now();
+    if what == MaintenanceJob::Gc && !args.look && !args.no_wait {
+        rewrite_packs(&store, out)?;
+    }
     let mut state = store.maintain(what, !args.look)?;
     let mut damage = Ok(());
     if !args.no_wait && !args.look {
@@ -48,6 +52,20 @@ pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
         ));
     }
     damage
+}
+
+/// Packs of whose bytes at most this share is left are written anew before garbage is collected.
+const LIVING_PERCENT: u32 = 75;
+
+/// Writes packs of small files anew of which little is left, so that their space comes back.
+fn rewrite_packs(store: &Store, out: Out) -> Outcome {
+    store.end_sessions_on_interrupt();
+    let done = store.compact_packs(LIVING_PERCENT, |_| true, &Cancel::default())?;
+    if done.packs > 0 {
+        let (left, all) = (units::bytes(done.moved_bytes), units::bytes(done.pack_bytes));
+        out.note(format!("wrote {} of small files anew: {left} of {all} were left", units::plural(done.packs, "pack")));
+    }
+    Ok(())
 }
 
 /// The value of a counter; 0 if it is missing.

@@ -45,6 +45,7 @@ pub(crate) struct ReadStatus {
     opened: Option<Result<Opened, FileError>>,
     reads: HashMap<u64, ReadProgress>,
     report: ReadReport,
+    pack_to_fetch: Option<u64>,
 }
 
 #[derive(Default)]
@@ -75,6 +76,7 @@ impl Driven for ReadCore {
     }
     fn update_status(&mut self, status: &mut ReadStatus) -> bool {
         status.report = self.report;
+        status.pack_to_fetch = self.pack_to_fetch();
         false
     }
 }
@@ -218,7 +220,11 @@ pub(crate) fn get(
     progress: Option<ProgressFn<'_>>,
 ) -> Result<(Opened, u64), FileError> {
     let OpenRead { offset, len_bytes, .. } = params.open;
+    let bulk = params.bulk;
     let handle = ReadHandle::open(context, params)?;
+    let pack = handle.driver.with_status(|status| status.pack_to_fetch).filter(|_| bulk);
+    // One thread fetches a pack, the others take it from the cache.
+    let _turn = pack.map(|pack| context.pack_turns[pack as usize % context.pack_turns.len()].lock());
     let read = handle.read_range(offset, len_bytes, true, sink, progress)?;
     Ok((handle.opened.clone(), read))
 }

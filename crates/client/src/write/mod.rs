@@ -1,9 +1,11 @@
-//! Writing: whole sources ([`put`]) and open files ([`WriteHandle`]).
+//! Writing: whole sources ([`put`]), many small files at once ([`pack`]) and open files ([`WriteHandle`]).
 
+pub mod compact;
 #[cfg_attr(not(test), deny(clippy::disallowed_methods))]
 pub mod core;
 mod handle;
 pub(crate) mod input;
+pub mod pack;
 
 pub use handle::WriteHandle;
 

@@ -1,5 +1,6 @@
-//! Chunks: the dedup query, reference counts, missing fragments, deletion of garbage.
+//! Chunks: the dedup query, reference counts, contents of packs, missing fragments, deletion of garbage.
 
+pub mod contents;
 pub mod dedup;
 pub mod garbage;
 pub mod missing;

@@ -1,9 +1,9 @@
-//! References: how many extents in live, staged and dropped pages name each chunk (P4).
+//! References: how many extents in live, staged and dropped pages name each chunk or content, and how many contents lie in a chunk (P4).
 //!
 //! A command sums its changes in [`RefChanges`], so that rewriting a page with one extent changed writes two chunk rows and
 //! not 250.
 
-use crate::chunks::table;
+use crate::chunks::{contents, table};
 use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::meta::uncount;
@@ -19,7 +19,7 @@ use tessera_wire::Extent;
 /// References that a command adds and subtracts.
 #[derive(Debug, Default)]
 pub struct RefChanges {
-    /// Chunk to (change of its count, proof with which it leaves the pending state).
+    /// Chunk or content to (change of its count, proof with which it leaves the pending state).
     sums: BTreeMap<u64, (i64, Option<i64>)>,
     extents_taken: usize,
     /// Chunks that are left without references are kept for a write that may be repeated.
@@ -40,6 +40,17 @@ impl RefChanges {
         for piece in pieces.iter().filter(|p| p.chunk_id != 0) {
             self.sums.entry(piece.chunk_id).or_default().0 += 1;
         }
+    }
+
+    /// Adds the reference of a new content to its pack.
+    pub fn add_content(&mut self, chunk_id: u64) {
+        self.sums.entry(chunk_id).or_default().0 += 1;
+    }
+
+    /// Moves the reference of a content from one pack to another.
+    pub fn move_content(&mut self, from: u64, to: u64) {
+        self.sums.entry(from).or_default().0 -= 1;
+        self.add_content(to);
     }
 
     /// Commits a pending chunk, of which receipts prove enough fragments, and adds it to the totals.
@@ -81,7 +92,16 @@ impl RefChanges {
     ///
     /// # Errors
     /// The database fails, or a count is damaged.
-    pub fn apply(self, ctx: &mut Ctx) -> Result<()> {
+    pub fn apply(mut self, ctx: &mut Ctx) -> Result<()> {
+        // First the contents: a pack loses a reference with each that goes.
+        for (content, (change, commits)) in self.sums.split_off(&contents::FIRST_CONTENT) {
+            assert!(commits.is_none(), "content {content} is no chunk that a commit stores");
+            if let Some(pack) = contents::change_refs(ctx, content, change)?
+                && !failpoint::is_active("manager.packs_leak")
+            {
+                self.sums.entry(pack).or_default().0 -= 1;
+            }
+        }
         for (chunk, (change, commits)) in self.sums {
             if (change, commits) != (0, None) {
                 table::change_refs(ctx, chunk, change, commits, self.keeps)?;

@@ -29,6 +29,10 @@ fn check_commit(request: &Commit, config: &Config) -> Result<()> {
         let what = "extents or acknowledgements in one commit";
         return invalid(format!("more than {most} {what}; stage parts with `partial`"));
     }
+    let of_files = request.pack.iter().flat_map(|pack| &pack.files).map(|file| file.extents.len());
+    if of_files.fold(0, usize::saturating_add) > most {
+        return invalid(format!("more than {most} extents of the files of one pack; send several packs"));
+    }
     request.open.as_ref().map_or(Ok(()), |open| check_query(&open.chunks, config))
 }
 

@@ -30,6 +30,8 @@ row! {
         pub next_version: u64,
         /// Next chunk id.
         pub next_chunk: u64,
+        /// Next content id.
+        pub next_content: u64,
         /// Next session.
         pub next_session: u64,
         /// Next placement group.
@@ -110,6 +112,12 @@ impl Meta {
             before.next_version
         );
         assert!(self.next_chunk >= before.next_chunk, "chunk {} after {}", self.next_chunk, before.next_chunk);
+        assert!(
+            self.next_content >= before.next_content,
+            "content {} after {}",
+            self.next_content,
+            before.next_content
+        );
         assert!(
             self.next_session >= before.next_session,
             "session {} after {}",

@@ -24,6 +24,7 @@ CREATE TABLE meta (
     next_ino            INTEGER NOT NULL DEFAULT 2,    -- 1 is the root
     next_version        INTEGER NOT NULL DEFAULT 1,
     next_chunk          INTEGER NOT NULL DEFAULT 1,
+    next_content        INTEGER NOT NULL DEFAULT 281474976710656, -- 2^48: ids of chunks are smaller
     next_session        INTEGER NOT NULL DEFAULT 1,
     next_pg             INTEGER NOT NULL DEFAULT 1,
     next_node           INTEGER NOT NULL DEFAULT 1,
@@ -115,7 +116,7 @@ CREATE TABLE overdue (
 
 -- A page is an immutable run of at most 256 extents. Version v of a file is the pages with
 -- born <= v and (died IS NULL or died > v); v is the number within the file. Bytes outside all pages are holes. An extent
--- holds the start of its chunk's name as the writer gave it: readers compare it with chunks.hash (P2).
+-- holds the start of the name of its chunk or content as the writer gave it: readers compare it with the row's (P2).
 CREATE TABLE pages (
     ino     INTEGER NOT NULL,
     start   INTEGER NOT NULL,                         -- offset of the first extent in the file
@@ -169,7 +170,7 @@ CREATE TABLE classes (
 );
 
 -- A stored unit of content. (domain, class, hash) is not unique: a chunk may live in more than one group.
--- `refs` = extents in pages, staged_pages and dropped_pages that name it.
+-- `refs` = extents in pages, staged_pages and dropped_pages that name it, and rows of contents.
 CREATE TABLE chunks (
     chunk_id         INTEGER PRIMARY KEY,             -- never reused
     domain           INTEGER NOT NULL,
@@ -197,6 +198,19 @@ CREATE INDEX chunks_by_name ON chunks (domain, class_id, hash);
 CREATE INDEX chunks_by_pg ON chunks (pg_id, chunk_id, class_id);
 CREATE INDEX chunks_unproven ON chunks (chunk_id) WHERE state = 2 AND proof < 2;
 CREATE INDEX chunks_unreferenced ON chunks (kept, zero_since_ns) WHERE refs = 0;
+
+-- A named range of a chunk that is a pack: the content of a small file, or a piece of it. Extents name it as they name chunks, so a
+-- pack is written anew by changing rows here and no page. `refs` = extents in pages, staged_pages and dropped_pages that name it; at
+-- 0 the row goes.
+CREATE TABLE contents (
+    content_id   INTEGER PRIMARY KEY,                 -- from 2^48 on; never reused
+    chunk_id     INTEGER NOT NULL,                    -- the pack
+    chunk_offset INTEGER NOT NULL,
+    len_bytes    INTEGER NOT NULL,
+    hash         BLOB    NOT NULL,                    -- BLAKE3-256, as the writer gave it; readers compare
+    refs         INTEGER NOT NULL
+);
+CREATE INDEX contents_by_chunk ON contents (chunk_id, len_bytes);
 
 -- Fragments that are absent from the disk that should hold them. The loss of a disk writes no rows: the backfills of
 -- its groups find the chunks through chunks_by_pg.

@@ -18,7 +18,7 @@ use crate::error::{Result, invalid, refuse};
 use crate::files::acks::Chunk;
 use crate::files::receipts::Receipt;
 use crate::files::versions::{self, MAX_FILE_BYTES, NewVersion};
-use crate::files::{expiry, one_shot, receipts, sessions, staged};
+use crate::files::{expiry, one_shot, packs, receipts, sessions, staged};
 use crate::map::delta;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
@@ -41,6 +41,9 @@ pub fn commit(ctx: &mut Ctx, request: &Commit) -> Result<CommitReply> {
     if let Some(open) = &request.open {
         check_fence(ctx, request, open.ino)?;
         return one_shot::open_and_commit(ctx, request, open);
+    }
+    if let Some(pack) = &request.pack {
+        return packs::commit(ctx, request, pack);
     }
     let session = sessions::writer(ctx.db, request.session_id)?;
     check_fence(ctx, request, session.ino)?;
@@ -68,23 +71,21 @@ fn or_now(ctx: &Ctx, time_ns: i64) -> i64 {
 }
 
 /// A commit while it is applied.
-struct Committer<'a> {
+pub(super) struct Committer<'a> {
     request: &'a Commit,
     session: Session,
     policy: &'a Policy,
     mode: CommitMode,
-    refs: RefChanges,
+    pub refs: RefChanges,
     /// Bytes of chunks that its session stored and no version named before.
-    new_bytes: u64,
+    pub new_bytes: u64,
     /// Fragments left to be stored later.
-    missing: u64,
+    pub missing: u64,
 }
 
 /// Applies a commit of `session`.
 pub(crate) fn commit_in(ctx: &mut Ctx, request: &Commit, session: Session, policy: &Policy) -> Result<CommitReply> {
-    let mode = check(request, &session)?;
-    let mut commit =
-        Committer { request, session, policy, mode, refs: RefChanges::default(), new_bytes: 0, missing: 0 };
+    let mut commit = Committer::new(request, session, policy)?;
     let stale = commit.accept_chunks(ctx)?;
     if !stale.is_empty() {
         return stale_reply(ctx, stale);
@@ -135,10 +136,16 @@ fn check(request: &Commit, session: &Session) -> Result<CommitMode> {
     Ok(mode)
 }
 
-impl Committer<'_> {
+impl<'a> Committer<'a> {
+    /// A commit whose request itself is right.
+    pub fn new(request: &'a Commit, session: Session, policy: &'a Policy) -> Result<Committer<'a>> {
+        let mode = check(request, &session)?;
+        Ok(Committer { request, session, policy, mode, refs: RefChanges::default(), new_bytes: 0, missing: 0 })
+    }
+
     /// Checks every chunk that the commit names. Returns the chunks that must be stored again; if there are any, nothing is
     /// written.
-    fn accept_chunks(&mut self, ctx: &mut Ctx) -> Result<Vec<StaleAck>> {
+    pub fn accept_chunks(&mut self, ctx: &mut Ctx) -> Result<Vec<StaleAck>> {
         let (request, session) = (self.request, &self.session);
         let mut acks: HashMap<u64, &ChunkAck> = HashMap::with_capacity(request.acks.len());
         for ack in &request.acks {
@@ -215,7 +222,7 @@ impl Committer<'_> {
     }
 
     /// Makes the version visible.
-    fn finish(&mut self, ctx: &mut Ctx) -> Result<CommitReply> {
+    pub fn finish(&mut self, ctx: &mut Ctx) -> Result<CommitReply> {
         let (request, mode) = (self.request, self.mode);
         let target = find_target(ctx, &self.session, mode)?;
         check_version(request, &self.session, target.as_ref())?;
@@ -351,14 +358,14 @@ fn check_durability(chunk: &Chunk, class: &ClassInfo, policy: &Policy, missing: 
     }
 }
 
-fn stale_reply(ctx: &Ctx, stale: Vec<StaleAck>) -> Result<CommitReply> {
+pub(super) fn stale_reply(ctx: &Ctx, stale: Vec<StaleAck>) -> Result<CommitReply> {
     let pgs = stale.iter().map(|s| s.pg_id);
     let map = delta::map_since(ctx.db, ctx.meta.map_version, ctx.caches, 0, pgs)?;
     Ok(CommitReply { stale, map: Some(map), ..Default::default() })
 }
 
 /// The file that the commit writes, if it exists. If the file was opened by name, it is the file that now has the name.
-fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Result<Option<Inode>> {
+pub(super) fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Result<Option<Inode>> {
     if session.parent == 0 {
         return inodes::get(ctx.db, session.ino).map(Some);
     }
@@ -384,7 +391,7 @@ fn find_target(ctx: &Ctx, session: &Session, mode: CommitMode) -> Result<Option<
 
 /// Compare and swap. `if_version` 0 means that the file must not exist, or, if it was opened by inode number, that it must
 /// have no version.
-fn check_version(request: &Commit, session: &Session, target: Option<&Inode>) -> Result<()> {
+pub(super) fn check_version(request: &Commit, session: &Session, target: Option<&Inode>) -> Result<()> {
     let Some(wanted) = request.if_version else { return Ok(()) };
     let current = target.map_or(0, |inode| inode.version_id);
     if wanted == current && (wanted != 0 || session.parent == 0 || target.is_none()) {

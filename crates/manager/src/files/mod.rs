@@ -5,6 +5,7 @@ pub mod commit;
 pub mod expiry;
 pub mod one_shot;
 pub mod open;
+mod packs;
 pub mod reads;
 mod receipts;
 pub mod sessions;

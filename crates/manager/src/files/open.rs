@@ -5,7 +5,7 @@ use crate::ctx::Ctx;
 use crate::db::meta::draw;
 use crate::db::sessions::{Session, WRITER};
 use crate::error::{Result, invalid, refuse};
-use crate::files::{one_shot, sessions, unfinished};
+use crate::files::{one_shot, packs, sessions, unfinished};
 use crate::namespace::hints::{self, HintSet};
 use crate::namespace::inodes::{self, check_name};
 use crate::namespace::names;
@@ -23,7 +23,10 @@ const MAX_HOST_BYTES: usize = 255;
 /// # Errors
 /// The request is refused (for example, for an invalid policy or for lack of space), or the database fails.
 pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenWriteReply> {
-    let OpenedWriter { mut session, policy, base_size_bytes } = begin(ctx, request)?;
+    let OpenedWriter { mut session, policy, base_size_bytes } = match request.pack {
+        true => packs::begin(ctx, request)?,
+        false => begin(ctx, request)?,
+    };
     let granted_bytes = reserve(ctx, &policy, request.size_hint_bytes)?;
     session.session_id = draw(&mut ctx.meta.next_session);
     let spec = || scheme_spec(&request.redundancy, &policy, request.size_hint_bytes);
@@ -38,7 +41,10 @@ pub fn open_write(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenWriteReply> 
         0 => None,
         _ => one_shot::preallocate(ctx, &session, &policy, &spec()?, request)?,
     };
-    assert!(session.session_id != 0 && session.ino != 0, "a writer has an id and an inode: {session:?}");
+    assert!(
+        session.session_id != 0 && (session.ino != 0 || request.pack),
+        "a writer has an id and an inode: {session:?}"
+    );
     assert!(session.created || session.base_version == 0, "inode {}: a new file has no version", session.ino);
     session.write(ctx.db)?;
     let reply = OpenWriteReply {
@@ -92,6 +98,7 @@ pub(crate) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenedWriter> 
                 names::check_drawn(ctx, request.ino)?;
                 request.ino
             }
+            None if request.pack => 0,
             None => draw(&mut ctx.meta.next_ino),
         },
         created: inode.is_some(),

@@ -1,10 +1,10 @@
 //! Requests that change no row: the last committed state answers them. Opening a version for reading and renewing a session
 //! change soft state only.
 
-use crate::chunks::missing;
+use crate::chunks::{contents, missing};
 use crate::ctx::View;
-use crate::db::Db;
 use crate::db::sql::{FromRow, TableRow, args};
+use crate::db::{Db, cache};
 use crate::error::{Failure, Result, refuse};
 use crate::files::sessions;
 use crate::files::versions;
@@ -96,7 +96,9 @@ fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_versio
     let (size, most) = (reader.size_bytes, view.config.max_list_extents);
     let pieces = versions::read(view.db, reader.row.ino, reader.row.number, size, offset, len, most)?;
     let next_offset = pieces.last().map_or(offset.min(size), Extent::end);
-    let ids: BTreeSet<u64> = pieces.iter().map(|p| p.chunk_id).filter(|&chunk| chunk != 0).collect();
+    let mut ids: BTreeSet<u64> = pieces.iter().map(|p| p.chunk_id).filter(|&chunk| chunk != 0).collect();
+    let contents = content_infos(view.db, ids.split_off(&contents::FIRST_CONTENT))?;
+    ids.extend(contents.iter().map(|content| content.chunk_id));
     let chunks = chunk_infos(view.db, &ids)?;
     let classes: BTreeSet<u32> = chunks.iter().map(|chunk| chunk.class_id).collect();
     let classes = classes.into_iter().map(|id| Ok((*view.caches.class(view.db, id)?).clone()));
@@ -108,7 +110,51 @@ fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_versio
         chunks,
         map: Some(map),
         next_offset,
+        contents,
     })
+}
+
+/// Packs that one answer to [`ListPacks`] looks at.
+const PACKS_PER_ANSWER: usize = 4_096;
+/// Packs that one answer shows.
+const MOST_PACKS_SHOWN: usize = 64;
+
+/// Answers [`ListPacks`].
+///
+/// # Errors
+/// A pack has no row, or the database fails.
+pub fn list_packs(db: &Db, request: &ListPacks) -> Result<ListPacksReply> {
+    let living = contents::living(db, request.after, PACKS_PER_ANSWER)?;
+    let mut reply = ListPacksReply::default();
+    if living.len() == PACKS_PER_ANSWER {
+        reply.next_after = living.last().map_or(0, |(chunk_id, _)| *chunk_id);
+    }
+    for (chunk_id, bytes) in living {
+        let chunk = chunk_infos(db, &BTreeSet::from([chunk_id]))?.remove(0);
+        // Contents do not overlap, but files of later releases may share a part of a pack under two names.
+        if bytes.saturating_mul(100) > chunk.len_bytes.saturating_mul(request.most_living_percent.into()) {
+            continue;
+        }
+        if reply.packs.len() == MOST_PACKS_SHOWN {
+            reply.next_after =
+                reply.packs.last().and_then(|pack| pack.chunk.as_ref()).map_or(0, |chunk| chunk.chunk_id);
+            break;
+        }
+        reply.packs.push(PackUse { chunk: Some(chunk), contents: contents::of_pack(db, chunk_id)? });
+    }
+    let classes: BTreeSet<u32> = reply.packs.iter().filter_map(|pack| Some(pack.chunk.as_ref()?.class_id)).collect();
+    for class_id in classes {
+        reply.classes.extend(cache::classes(db, "WHERE class_id = ?1", args![class_id])?);
+    }
+    Ok(reply)
+}
+
+fn content_infos(db: &Db, ids: BTreeSet<u64>) -> Result<Vec<ContentInfo>> {
+    let info = |id| match contents::find(db, id)? {
+        Some(content) => Ok(content),
+        None => refuse(Code::Internal, format!("content {id} is referred to and has no row (P4)")),
+    };
+    ids.into_iter().map(info).collect()
 }
 
 fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Result<Vec<ChunkInfo>> {

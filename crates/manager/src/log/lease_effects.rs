@@ -8,6 +8,7 @@ use crate::db::{Db, sessions};
 use crate::error::Result;
 use crate::namespace::inodes;
 use crate::namespace::names::MAX_REMOVED_NAMES;
+use std::collections::HashSet;
 use tessera_wire::meta::{Commit, Link, MAX_LISTINGS_RECALLED, MakeDir, MakeNode, RemoveNames, Rename};
 
 /// The command changes nothing that is leased.
@@ -120,6 +121,12 @@ pub fn linked(db: &Db, r: &Link) -> Result<Vec<LeaseTarget>> {
 pub fn committed(db: &Db, commit: &Commit) -> Result<Vec<LeaseTarget>> {
     if commit.partial {
         return Ok(Vec::new());
+    }
+    if let Some(pack) = &commit.pack {
+        let of_files: Vec<Vec<LeaseTarget>> =
+            pack.files.iter().map(|file| committed(db, file)).collect::<Result<_>>()?;
+        let mut seen = HashSet::new();
+        return Ok(of_files.into_iter().flatten().filter(|target| seen.insert(*target)).collect());
     }
     let Some((ino, parent, name)) = commit_target(db, commit)? else { return Ok(Vec::new()) };
     let (written, names) = match parent {

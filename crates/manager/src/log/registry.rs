@@ -224,6 +224,7 @@ table! {
         List => |db, config, r| names::list(db, r, config.max_list_entries);
         ListXattrs => |db, _, r| names::list_xattrs(db, r);
         ListVersions => |db, _, r| reads::list_versions(db, r);
+        ListPacks => |db, _, r| reads::list_packs(db, r);
     }
     reads {
         OpenRead => reads::open_read;

@@ -1,6 +1,7 @@
 //! Whole chunks: the segments that wait for them, read-ahead, and reports of bad fragments.
 
 use super::*;
+use tessera_accel::hash::chunk_hash_parts;
 
 impl ReadCore {
     /// Logs once per file that the read waits for fragments: a silent half minute looks like a hang.
@@ -86,10 +87,54 @@ impl ReadCore {
                         let report = ReportBad { fragments: Vec::new(), unreadable: vec![chunk_id] };
                         self.rpcs.ask_manager(self.now, &report, Purpose::Report, &self.options);
                     }
-                    whole.waiters.into_iter().for_each(|w| self.fail(w.read, cause.clone()));
+                    self.displace(Displaced { chunk_id, cause, waiters: whole.waiters });
                 }
             }
         }
+    }
+
+    /// A chunk that cannot be read may be a pack that was written anew: asks where the bytes lie by now, once.
+    fn displace(&mut self, displaced: Displaced) {
+        if self.session.lease.id == 0 || !self.looked_again.insert(displaced.chunk_id) {
+            return self.fail_displaced(displaced);
+        }
+        displaced.waiters.iter().for_each(|waiter| self.pages.forget(waiter.at..waiter.at + waiter.len_bytes));
+        self.displaced.push(displaced);
+    }
+
+    fn fail_displaced(&mut self, displaced: Displaced) {
+        displaced.waiters.into_iter().for_each(|waiter| self.fail(waiter.read, displaced.cause.clone()));
+    }
+
+    /// Lets displaced reads wait for the chunks that hold their bytes by now.
+    pub(super) fn follow_extents(&mut self) {
+        for mut displaced in std::mem::take(&mut self.displaced) {
+            displaced.waiters.retain(|waiter| self.reads.contains_key(&waiter.read));
+            let known = |waiter: &&Waiter| self.pages.known_to(waiter.at) >= waiter.at + waiter.len_bytes;
+            let unknown = displaced.waiters.iter().find(|waiter| !known(waiter)).cloned();
+            match unknown {
+                Some(waiter) => {
+                    self.ask_extents(waiter.at, waiter.at + waiter.len_bytes);
+                    self.displaced.push(displaced);
+                }
+                None => self.follow(displaced),
+            }
+        }
+    }
+
+    fn follow(&mut self, Displaced { chunk_id, cause, waiters }: Displaced) {
+        let (mut moved, mut stayed) = (Vec::new(), Vec::new());
+        for waiter in waiters {
+            match self.pages.find(waiter.at) {
+                Some((extent, Some(chunk))) if chunk.chunk_id != chunk_id => {
+                    let from = extent.chunk_offset + (waiter.at - extent.offset);
+                    moved.push((chunk, Waiter { from, ..waiter }));
+                }
+                _ => stayed.push(waiter),
+            }
+        }
+        self.fail_displaced(Displaced { chunk_id, cause, waiters: stayed });
+        moved.into_iter().for_each(|(chunk, waiter)| self.want_segment(chunk, waiter, false, false));
     }
 
     /// Reports missing and corrupt fragments, for repair.
@@ -125,7 +170,15 @@ impl ReadCore {
         self.fail(waiter.read, Cause::Nonsense(message));
     }
 
+    /// The bytes were verified as a part of their chunk. If they are a content of a pack, their own name tells whether the manager
+    /// named the right part (P2).
     pub(super) fn set_ready(&mut self, waiter: &Waiter, parts: Vec<Bytes>) {
+        if let Some(name) = waiter.name
+            && chunk_hash_parts(parts.iter().map(|part| &part[..])) != name
+            && !tessera_failpoint::is_active("client.names_not_compared")
+        {
+            return self.fail(waiter.read, Cause::WrongContent { name: tessera_wire::hex(&name.0) });
+        }
         let Some(read) = self.reads.get_mut(&waiter.read) else { return };
         if let Some(segment) = read.segments.iter_mut().find(|p| p.number == waiter.segment) {
             assert!(segment.ready.is_none(), "segment {} is read twice", segment.number);

@@ -1,8 +1,8 @@
 //! Which chunk holds which bytes of the version: pages of extents, requested ahead of the readers.
 
 use super::*;
-use tessera_wire::Extent;
 use tessera_wire::meta::{ListExtents, ListExtentsReply};
+use tessera_wire::{Extent, WrongContent};
 
 /// Most pages cached; a reader that returns to an evicted one requests it again.
 const MAX_PAGES: usize = 64;
@@ -20,6 +20,8 @@ struct Page {
     end: u64,
     extents: Vec<Extent>,
     chunks: HashMap<u64, ChunkInfo>,
+    /// Extents that are whole contents of packs, by their offsets: the names of their bytes.
+    names: HashMap<u64, Hash>,
 }
 
 impl Pages {
@@ -29,6 +31,12 @@ impl Pages {
         let place = page.extents.partition_point(|e| e.offset + e.len_bytes <= at);
         let extent = page.extents.get(place)?;
         Some((*extent, page.chunks.get(&extent.chunk_id).cloned()))
+    }
+
+    /// The name of the bytes of an extent that is a whole content of a pack.
+    pub fn name_of(&self, extent: &Extent) -> Option<Hash> {
+        let (_, page) = self.by_start.range(..=extent.offset).next_back()?;
+        page.names.get(&extent.offset).copied()
     }
 
     /// The end of the extents known without a gap from `at` on.
@@ -45,6 +53,11 @@ impl Pages {
         let found = self.by_start.range(..=at).next_back().filter(|(_, page)| at < page.end);
         found
             .is_some_and(|(start, page)| at - start >= (page.end - start) / 2 && !self.by_start.contains_key(&page.end))
+    }
+
+    /// Forgets the pages that hold bytes of a range.
+    pub fn forget(&mut self, range: std::ops::Range<u64>) {
+        self.by_start.retain(|start, page| *start >= range.end || page.end <= range.start);
     }
 
     fn insert(&mut self, start: u64, page: Page) {
@@ -79,7 +92,7 @@ impl ReadCore {
         }
     }
 
-    pub(super) fn take_extents(&mut self, offset: u64, reply: ListExtentsReply) {
+    pub(super) fn take_extents(&mut self, offset: u64, mut reply: ListExtentsReply) {
         {
             let mut view = self.view.write();
             reply.classes.iter().for_each(|class| view.add_class(class));
@@ -87,10 +100,15 @@ impl ReadCore {
                 view.merge(map, false);
             }
         }
+        let names = names(&reply);
+        if let Err(wrong) = reply.resolve_contents() {
+            let WrongContent { offset, content_id: chunk_id, written, stored } = wrong;
+            return self.fail_all(Cause::WrongChunk { offset, chunk_id, written, stored });
+        }
         let chunks: HashMap<u64, ChunkInfo> = reply.chunks.into_iter().map(|c| (c.chunk_id, c)).collect();
         match check(offset, &reply.extents, &chunks, reply.next_offset) {
             Ok(start) if start < reply.next_offset => {
-                self.pages.insert(start, Page { end: reply.next_offset, extents: reply.extents, chunks });
+                self.pages.insert(start, Page { end: reply.next_offset, extents: reply.extents, chunks, names });
             }
             Ok(_) => {
                 // No extents, though more were expected: the version is shorter than the manager said.
@@ -103,6 +121,16 @@ impl ReadCore {
             Err(cause) => self.fail_all(cause),
         }
     }
+}
+
+/// The names of the extents that are whole contents of packs, by their offsets in the file.
+fn names(reply: &ListExtentsReply) -> HashMap<u64, Hash> {
+    let name = |extent: &Extent| {
+        let content = reply.content_of(extent)?;
+        let is_whole = extent.chunk_offset == 0 && extent.len_bytes == content.len_bytes;
+        Some((extent.offset, Hash::try_from(&content.hash[..]).ok().filter(|_| is_whole)?))
+    };
+    reply.extents.iter().filter_map(name).collect()
 }
 
 /// Checks that the extents cover `offset` to `next` without gaps, lie within their chunks, and that the chunks have the names
@@ -204,7 +232,7 @@ mod tests {
     fn pages_find_their_bytes() {
         let mut pages = Pages::default();
         let extents = vec![extent(0, 50, 1, 50), extent(50, 10, 0, 0)];
-        pages.insert(0, Page { end: 60, extents, chunks: chunks() });
+        pages.insert(0, Page { end: 60, extents, chunks: chunks(), names: HashMap::new() });
         assert_eq!(pages.find(49).unwrap().0.chunk_id, 1);
         assert!(pages.find(50).unwrap().1.is_none());
         assert!(pages.find(60).is_none());

@@ -30,8 +30,9 @@ use file_cache::FileCache;
 use gets::{GetQueue, Purpose};
 use session::Session;
 use small::SmallRead;
-use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
+use tessera_accel::hash::Hash;
 use tessera_wire::meta::{
     CloseSession, FragmentRef, GetMap, OpenRead, OpenReadReply, RenewSession, ReportBad, VersionInfo,
 };
@@ -45,6 +46,10 @@ pub struct ReadParams {
     pub file: String,
     /// The version, and the range that will be read first: its extents come with the opening.
     pub open: OpenRead,
+    /// What the manager would answer, if that is known: no session is opened.
+    pub known: Option<Box<OpenReadReply>>,
+    /// Other small files will be read, too: packs are fetched as a whole, and kept.
+    pub bulk: bool,
 }
 
 /// An event of a read session.
@@ -178,6 +183,9 @@ pub struct ReadCore {
     reads: BTreeMap<u64, Read>,
     next_segment: u64,
     fetches: BTreeMap<u64, ChunkRead>,
+    /// Chunks that could not be read: the manager was asked once where their bytes lie by now.
+    looked_again: BTreeSet<u64>,
+    displaced: Vec<Displaced>,
     smalls: BTreeMap<u64, SmallRead>,
     next_small: u64,
     get_queue: GetQueue,
@@ -215,8 +223,13 @@ struct Segment {
 struct Waiter {
     read: u64,
     segment: u64,
+    /// Where the bytes are in the file.
+    at: u64,
+    /// Where they are in the chunk.
     from: u64,
     len_bytes: u64,
+    /// Name of these bytes, if they have one of their own.
+    name: Option<Hash>,
 }
 
 #[derive(Debug)]
@@ -224,6 +237,14 @@ struct ChunkRead {
     fetch: Fetch,
     waiters: Vec<Waiter>,
     keep: bool,
+}
+
+/// Reads whose chunk cannot be read, and which may find their bytes elsewhere.
+#[derive(Debug)]
+struct Displaced {
+    chunk_id: u64,
+    cause: Cause,
+    waiters: Vec<Waiter>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -255,6 +276,8 @@ impl ReadCore {
             reads: BTreeMap::new(),
             next_segment: 1,
             fetches: BTreeMap::new(),
+            looked_again: BTreeSet::new(),
+            displaced: Vec::new(),
             smalls: BTreeMap::new(),
             next_small: 1,
             get_queue: GetQueue::default(),
@@ -264,6 +287,13 @@ impl ReadCore {
             report: ReadReport::default(),
             wait_logged: false,
         }
+    }
+
+    /// The pack that holds the first bytes of the file, unless the cache has it.
+    pub(crate) fn pack_to_fetch(&self) -> Option<u64> {
+        let (extent, chunk) = self.pages.find(0)?;
+        self.pages.name_of(&extent)?;
+        chunk.map(|chunk| chunk.chunk_id).filter(|chunk_id| !self.cache.shared.chunks.contains_key(chunk_id))
     }
 
     fn close(&mut self) {
@@ -324,6 +354,7 @@ impl ReadCore {
 
     fn pump(&mut self) {
         if self.opened.is_some() && !self.session.closed {
+            self.follow_extents();
             let ids: Vec<u64> = self.reads.keys().copied().collect();
             for id in ids {
                 self.schedule(id);
@@ -359,9 +390,13 @@ impl ReadCore {
                 read.segments.push_back(Segment { number, len_bytes, ready });
             }
             if let Some(chunk) = chunk {
-                let waiter = Waiter { read: id, segment: number, from: extent.chunk_offset + from, len_bytes };
-                let in_order = stream || cursor == self.last_end;
-                self.want_segment(chunk, waiter, in_order, !stream);
+                let packed = self.pages.name_of(&extent);
+                let alone = packed.is_some() && !self.params.bulk;
+                let name = packed.filter(|_| len_bytes == extent.len_bytes);
+                let from = extent.chunk_offset + from;
+                let waiter = Waiter { read: id, segment: number, at: cursor, from, len_bytes, name };
+                let in_order = (stream || cursor == self.last_end) && !alone;
+                self.want_segment(chunk, waiter, in_order, !stream || packed.is_some());
                 if in_order && !stream {
                     self.read_ahead(cursor + len_bytes);
                 }

@@ -14,6 +14,9 @@ pub(super) struct Session {
 
 impl ReadCore {
     pub(super) fn open(&mut self) {
+        if let Some(known) = self.params.known.take() {
+            return self.on_opened(*known);
+        }
         let OpenRead { offset, len_bytes, .. } = self.params.open;
         let file = match &self.opened {
             Some(opened) => {

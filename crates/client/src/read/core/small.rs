@@ -9,7 +9,7 @@ use super::*;
 use crate::fetch::FetchedRange;
 use crate::view::Readiness;
 use std::ops::Range;
-use tessera_accel::hash::{GROUP_BYTES, HASH_BYTES, Hash, group_count};
+use tessera_accel::hash::{GROUP_BYTES, HASH_BYTES, group_count};
 use tessera_stripe::Class;
 use tessera_stripe::{ClassLayout, RangeJob, RangePart, slices, steps_around};
 use tessera_wire::PgInfo;

@@ -141,6 +141,7 @@ impl WriteCore {
             lock_fence: self.params.lock_fence,
             keep_session: self.committer.ending.is_some_and(|e| e.keep_session),
             cuts: !partial && self.committer.ending.is_some_and(|e| e.cuts),
+            pack: self.params.pack.as_ref().map(|params| params.pack.clone()),
             ..Commit::default()
         };
         self.add_open_request(&mut request);
@@ -296,6 +297,8 @@ impl WriteCore {
             entry: reply.entry.map(Box::new),
             inos: reply.inos,
             delegation_ms: reply.delegation_ms,
+            files: reply.files,
+            moved: reply.moved,
         };
         if self.input_bytes <= SMALL_BYTES as u64 {
             let known = done.known_chunks > 0;

@@ -33,7 +33,7 @@ mod session;
 #[cfg(test)]
 mod tests;
 
-pub use params::{ChunkReady, Owner, Target, Times, WriteDone, WriteParams};
+pub use params::{ChunkReady, Owner, PackParams, Target, Times, WriteDone, WriteParams};
 
 use crate::config::{Options, ms};
 use crate::error::{Cause, FileError};

@@ -42,7 +42,11 @@ impl WriteCore {
         let placed = self.params.expect_policy.as_ref().is_none_or(|p| p.placement != Placement::Spread);
         let ends = self.committer.ending.is_some_and(|ending| !ending.keep_session)
             && self.extents.len() <= self.options.commit_extents;
-        !placed && ends && !self.one_shot.failed && self.params.mode == CommitMode::Replace
+        !placed
+            && ends
+            && !self.one_shot.failed
+            && self.params.pack.is_none()
+            && self.params.mode == CommitMode::Replace
     }
 
     /// Starts without a session if there are preallocated ids for all chunks of the file (`first`).

@@ -1,10 +1,11 @@
 //! The parameters of a write, and its result.
 
 use bytes::Bytes;
+use std::sync::Arc;
 use tessera_accel::hash::Tree;
 use tessera_policy::Policy;
 use tessera_wire::Hint;
-use tessera_wire::meta::{CommitMode, Entry, InoRange, LockFence};
+use tessera_wire::meta::{CommitMode, Entry, InoRange, LockFence, Pack, PackedFile};
 
 /// The file a write is for.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -76,6 +77,17 @@ pub struct WriteParams {
     pub content: u64,
     /// Fence of the locks held on the file.
     pub lock_fence: Option<LockFence>,
+    /// The input is a pack, and becomes these files; `target` is the first of them.
+    pub pack: Option<Arc<PackParams>>,
+}
+
+/// What a write of a pack is for.
+#[derive(Debug, Clone, Default)]
+pub struct PackParams {
+    /// What its commit says.
+    pub pack: Pack,
+    /// Instead of files: the older pack whose class and domain it takes; 0: none.
+    pub like: u64,
 }
 
 /// Permission bits, owner and group of a new file.
@@ -151,4 +163,8 @@ pub struct WriteDone {
     /// The delegation of the directory lasts this long from when the client sent the commit; 0: not granted
     /// ([`tessera_wire::meta::CommitReply::delegation_ms`]).
     pub delegation_ms: u64,
+    /// What became of the files of a pack ([`WriteParams::pack`]).
+    pub files: Vec<PackedFile>,
+    /// Contents that were moved into a pack.
+    pub moved: u64,
 }

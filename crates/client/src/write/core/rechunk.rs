@@ -18,8 +18,8 @@ impl WriteCore {
         let start = if self.params.mode == CommitMode::Append { self.session.base_bytes } else { 0 };
         let same = chunking_of(&expected) == chunking_of(&self.session.policy)
             && self.session.policy.region_bytes().is_none_or(|region_bytes| start.is_multiple_of(region_bytes));
-        // The shell cuts the pieces of a patch after the opening, by the policy in effect.
-        if same || self.extents.len() == 0 || self.params.mode == CommitMode::Patch {
+        // The shell cuts the pieces of a patch after the opening, by the policy in effect. A pack is one chunk.
+        if same || self.extents.len() == 0 || self.params.mode == CommitMode::Patch || self.params.pack.is_some() {
             return Ok(false);
         }
         let rule = CutRule::of(&self.session.policy).map_err(Cause::Policy)?;

@@ -116,6 +116,8 @@ impl WriteCore {
             preallocate: 0,
             inos,
             chunking: expected.map(|p| p.chunking.to_string()).unwrap_or_default(),
+            pack: self.params.pack.is_some(),
+            pack_like: self.params.pack.as_ref().map_or(0, |params| params.like),
         }
     }
 
@@ -136,6 +138,9 @@ impl WriteCore {
     fn file_bytes(&self, base: u64) -> u64 {
         if let Some(length_bytes) = self.session.length_bytes {
             return length_bytes;
+        }
+        if self.params.pack.is_some() {
+            return u64::MAX; // A pack is coded as a long file is.
         }
         let input = match (self.committer.ending, self.params.size_hint_bytes) {
             (Some(ending), _) => ending.size_bytes,

@@ -1,0 +1,205 @@
+//! Packs of which little is left are written anew: what is left of several goes into one, and the old ones become garbage.
+//!
+//! With packs at most half of which is left, each byte that is written frees another one at least. Files do not change, and may be read and
+//! written meanwhile: what is gone or elsewhere when the new pack is committed stays as it is.
+
+use super::pack::PACK_BYTES;
+use super::{Cancel, Writer};
+use crate::client::Client;
+use crate::error::{Error, FileError};
+use crate::read::ReadHandle;
+use crate::read::core::ReadParams;
+use crate::write::core::{Owner, PackParams, Target, Times, WriteParams, WriteRequest};
+use bytes::{Bytes, BytesMut};
+use std::sync::Arc;
+use tessera_accel::hash::chunk_hash;
+use tessera_wire::meta::*;
+use tessera_wire::{Attr, ChunkInfo, ClassInfo, Extent};
+
+/// What was done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Compacted {
+    /// Packs of which nothing is left.
+    pub packs: u64,
+    /// Their bytes.
+    pub pack_bytes: u64,
+    /// Those of these bytes that lie in new packs now.
+    pub moved_bytes: u64,
+}
+
+/// A new pack that is being filled, of one class.
+struct Refill {
+    class_id: u32,
+    /// A pack whose domain and class it takes.
+    like: u64,
+    bytes: BytesMut,
+    pack: Pack,
+    /// What becomes true with its commit.
+    done: Compacted,
+}
+
+impl Client {
+    /// Writes packs anew of whose bytes at most `most_living_percent` are left; `is_mine` chooses among them by id.
+    ///
+    /// # Errors
+    /// The manager does not answer, or a new pack cannot be written. Packs that cannot be read are left as they are.
+    pub fn compact_packs(
+        &self,
+        most_living_percent: u32,
+        is_mine: impl Fn(u64) -> bool,
+        cancel: &Cancel,
+    ) -> Result<Compacted, Error> {
+        let (mut all, mut refills, mut after) = (Compacted::default(), Vec::<Refill>::new(), 0);
+        loop {
+            let listed = self.ask(&ListPacks { after, most_living_percent })?;
+            for pack in &listed.packs {
+                let Some(chunk) = pack.chunk.as_ref().filter(|chunk| is_mine(chunk.chunk_id)) else { continue };
+                if cancel.is_cancelled() {
+                    return Ok(all);
+                }
+                let at = match refills.iter().position(|refill| refill.class_id == chunk.class_id) {
+                    Some(at) => at,
+                    None => {
+                        refills.push(Refill::like(chunk));
+                        refills.len() - 1
+                    }
+                };
+                if !refills[at].has_room(pack) {
+                    let full = std::mem::replace(&mut refills[at], Refill::like(chunk));
+                    self.write_pack(full, cancel, &mut all)?;
+                }
+                if let Err(error) = self.take(&mut refills[at], chunk, &pack.contents, &listed.classes) {
+                    tracing::warn!(chunk_id = chunk.chunk_id, %error, "a pack cannot be read, and is not written anew");
+                }
+            }
+            if listed.next_after <= after {
+                break;
+            }
+            after = listed.next_after;
+        }
+        refills.into_iter().try_for_each(|refill| self.write_pack(refill, cancel, &mut all))?;
+        Ok(all)
+    }
+
+    /// Adds what is left of an old pack.
+    fn take(
+        &self,
+        refill: &mut Refill,
+        chunk: &ChunkInfo,
+        contents: &[ContentInfo],
+        classes: &[ClassInfo],
+    ) -> Result<(), FileError> {
+        let handle = self.open_pack(chunk, classes)?;
+        let (mut bytes, mut added, mut moved) = (BytesMut::new(), Vec::new(), Vec::new());
+        let (base, first) = (refill.bytes.len() as u64, refill.pack.contents.len() as u64 + 1);
+        for content in contents {
+            let mut own = vec![0; content.len_bytes as usize];
+            let read = handle.read_at(content.chunk_offset, &mut own)?;
+            if read < own.len() || chunk_hash(&own).0[..] != content.hash[..] {
+                tracing::warn!(
+                    content_id = content.content_id,
+                    "a content is not what its name says, and stays where it is"
+                );
+                continue;
+            }
+            let place = first + added.len() as u64;
+            let (content_id, from_chunk_id) = (content.content_id, chunk.chunk_id);
+            moved.push(MovedContent { content_id, from_chunk_id, place });
+            let offset = base + bytes.len() as u64;
+            added.push(PackedContent { hash: content.hash.clone(), offset, len_bytes: content.len_bytes });
+            bytes.extend_from_slice(&own);
+        }
+        refill.done.packs += u64::from(moved.len() == contents.len());
+        refill.done.pack_bytes += if moved.len() == contents.len() { chunk.len_bytes } else { 0 };
+        refill.done.moved_bytes += bytes.len() as u64;
+        refill.bytes.extend_from_slice(&bytes);
+        refill.pack.contents.append(&mut added);
+        refill.pack.moved.append(&mut moved);
+        Ok(())
+    }
+
+    /// A pack as if it were a file.
+    fn open_pack(&self, chunk: &ChunkInfo, classes: &[ClassInfo]) -> Result<ReadHandle, FileError> {
+        let len_bytes = chunk.len_bytes;
+        let extents = ListExtentsReply {
+            extents: vec![Extent::of_chunk(0, len_bytes, chunk.chunk_id, &chunk.hash, 0)],
+            chunks: vec![chunk.clone()],
+            classes: classes.iter().filter(|class| class.class_id == chunk.class_id).cloned().collect(),
+            next_offset: len_bytes,
+            ..ListExtentsReply::default()
+        };
+        let known = OpenReadReply {
+            attr: Some(Attr::default()),
+            version: Some(VersionInfo { size_bytes: len_bytes, ..VersionInfo::default() }),
+            extents: Some(extents),
+            ..OpenReadReply::default()
+        };
+        let file = format!("pack {}", chunk.chunk_id);
+        ReadHandle::open(
+            &self.context,
+            ReadParams { file, open: OpenRead::default(), known: Some(Box::new(known)), bulk: true },
+        )
+    }
+
+    fn write_pack(&self, refill: Refill, cancel: &Cancel, all: &mut Compacted) -> Result<(), Error> {
+        let Refill { like, bytes, pack, done, .. } = refill;
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let (bytes, contents) = (bytes.freeze(), pack.moved.len() as u64);
+        let moved = self.commit_pack(bytes, PackParams { pack, like }, cancel)?;
+        // Some may be gone or elsewhere by now: then the old packs lose them without this one.
+        assert!(moved <= contents, "{moved} of {contents} contents were moved");
+        all.packs += done.packs;
+        all.pack_bytes += done.pack_bytes;
+        all.moved_bytes += done.moved_bytes;
+        Ok(())
+    }
+
+    /// Stores a pack that no file is written for. Returns how many contents were moved into it.
+    fn commit_pack(&self, bytes: Bytes, pack: PackParams, cancel: &Cancel) -> Result<u64, FileError> {
+        let len_bytes = bytes.len() as u64;
+        let params = WriteParams {
+            file: format!("a pack like {}", pack.like),
+            target: Target::Inode(0),
+            hints: Vec::new(),
+            mode: CommitMode::Replace,
+            if_version: None,
+            size_hint_bytes: Some(len_bytes),
+            expect_policy: None,
+            times: Times::default(),
+            owner: Owner::default(),
+            want_lease: false,
+            content: 0,
+            lock_fence: None,
+            pack: Some(Arc::new(pack)),
+        };
+        let mut writer = Writer::new(&self.context, params, cancel.clone());
+        let chunk = writer.name(0, bytes);
+        let end = WriteRequest::EndOfInput { size_bytes: len_bytes, cuts: false, keep_session: false };
+        writer.driver.post_and_drive([chunk, end, WriteRequest::Open]);
+        Ok(writer.await_version(false)?.moved)
+    }
+}
+
+impl Refill {
+    fn like(chunk: &ChunkInfo) -> Refill {
+        Refill {
+            class_id: chunk.class_id,
+            like: chunk.chunk_id,
+            bytes: BytesMut::new(),
+            pack: Pack::default(),
+            done: Compacted::default(),
+        }
+    }
+
+    /// Whether the contents of a pack fit.
+    fn has_room(&self, pack: &PackUse) -> bool {
+        let len: u64 = pack.contents.iter().map(|content| content.len_bytes).sum();
+        let contents = self.pack.contents.len() + pack.contents.len();
+        self.bytes.is_empty() || (self.bytes.len() as u64 + len <= PACK_BYTES as u64 && contents <= MOST_CONTENTS)
+    }
+}
+
+/// A pack has at most this many contents.
+const MOST_CONTENTS: usize = 1_024;

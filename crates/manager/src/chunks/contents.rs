@@ -1,0 +1,101 @@
+//! The only writer of the table `contents`: named ranges of packs.
+//!
+//! A pack is a chunk whose bytes many small files share. Extents name a content by an id of its own, and its row says where it lies. The row
+//! counts one reference of the pack, and goes with the last extent that names it.
+
+use crate::ctx::Ctx;
+use crate::db::Db;
+use crate::db::meta::draw;
+use crate::db::sql::{FromRow, TableRow, args, row};
+use crate::error::{Result, corrupt_row};
+use rusqlite::OptionalExtension;
+pub use tessera_wire::meta::FIRST_CONTENT;
+use tessera_wire::meta::{ContentInfo, PackedContent};
+
+row! { for ContentInfo { content_id, hash, len_bytes, chunk_id, chunk_offset } }
+
+/// Whether an extent that names `id` names a content.
+pub fn is_content(id: u64) -> bool {
+    id >= FIRST_CONTENT
+}
+
+/// Draws an id for a content of the pack `chunk_id`, and inserts it without references.
+///
+/// # Errors
+/// The database fails.
+pub fn insert(ctx: &mut Ctx<'_>, chunk_id: u64, content: &PackedContent) -> Result<u64> {
+    assert!(chunk_id != 0 && !is_content(chunk_id), "{chunk_id} is no chunk");
+    assert!(content.hash.len() == 32 && content.len_bytes > 0, "the request was checked: {content:?}");
+    let content_id = draw(&mut ctx.meta.next_content);
+    ctx.db.run(
+        "INSERT INTO contents (content_id, chunk_id, chunk_offset, len_bytes, hash, refs) VALUES (?1, ?2, ?3, ?4, ?5, 0)",
+        args![content_id, chunk_id, content.offset, content.len_bytes, content.hash],
+    )?;
+    Ok(content_id)
+}
+
+/// Adds `change` to the references of a content. If none is left, removes the row and returns its pack.
+///
+/// # Errors
+/// The database fails, or the row cannot have that count.
+pub fn change_refs(ctx: &Ctx<'_>, content_id: u64, change: i64) -> Result<Option<u64>> {
+    let sql = "UPDATE contents SET refs = refs + ?2 WHERE content_id = ?1 AND refs + ?2 > 0";
+    if change != 0 && ctx.db.run(sql, args![content_id, change])? == 1 {
+        return Ok(None);
+    }
+    let sql = "DELETE FROM contents WHERE content_id = ?1 AND refs + ?2 = 0 RETURNING chunk_id";
+    if let Some(chunk_id) = ctx.db.first(sql, args![content_id, change])? {
+        return Ok(Some(chunk_id));
+    }
+    match change == 0 && find(ctx.db, content_id)?.is_some() {
+        true => Ok(None),
+        false => {
+            let row = format!("contents, row {content_id}");
+            Err(corrupt_row(row, format!("{change} references more cannot be")).into())
+        }
+    }
+}
+
+/// The content `content_id`, if it has a row.
+///
+/// # Errors
+/// The database fails.
+pub fn find(db: &Db, content_id: u64) -> rusqlite::Result<Option<ContentInfo>> {
+    let mut select = db.stmt(&ContentInfo::select("FROM contents WHERE content_id = ?1"))?;
+    select.query_row(args![content_id], ContentInfo::of).optional()
+}
+
+/// Moves a content to a place in another pack, if it lies in `from` still and has this name and length there.
+///
+/// # Errors
+/// The database fails.
+pub fn relocate(
+    ctx: &Ctx<'_>,
+    content_id: u64,
+    from: u64,
+    (chunk_id, to): (u64, &PackedContent),
+) -> rusqlite::Result<bool> {
+    assert!(from != chunk_id && !is_content(chunk_id), "content {content_id}: moved from {from} to {chunk_id}");
+    let sql = "UPDATE contents SET chunk_id = ?3, chunk_offset = ?4
+               WHERE content_id = ?1 AND chunk_id = ?2 AND hash = ?5 AND len_bytes = ?6";
+    let moved = ctx.db.run(sql, args![content_id, from, chunk_id, to.offset, to.hash, to.len_bytes])?;
+    assert!(moved <= 1, "content {content_id}: ids are unique");
+    Ok(moved == 1)
+}
+
+/// Bytes of the contents of the packs after `after`, at most `limit` packs: (pack, bytes).
+///
+/// # Errors
+/// The database fails.
+pub fn living(db: &Db, after: u64, limit: usize) -> rusqlite::Result<Vec<(u64, u64)>> {
+    let sql = "SELECT chunk_id, sum(len_bytes) FROM contents WHERE chunk_id > ?1 GROUP BY chunk_id ORDER BY chunk_id LIMIT ?2";
+    db.all(sql, args![after, limit])
+}
+
+/// The contents of a pack, in order of their places.
+///
+/// # Errors
+/// The database fails.
+pub fn of_pack(db: &Db, chunk_id: u64) -> rusqlite::Result<Vec<ContentInfo>> {
+    db.all(&ContentInfo::select("FROM contents WHERE chunk_id = ?1 ORDER BY chunk_offset, content_id"), args![chunk_id])
+}

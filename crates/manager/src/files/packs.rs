@@ -1,0 +1,270 @@
+//! Packs: many small files that one commit makes visible, and whose contents share one chunk.
+//!
+//! The session of a pack writes no file: it takes policy and domain from the first file of the pack, stores one chunk as any writer does,
+//! and commits it together with all files ([`tessera_wire::meta::Commit::pack`]). A file whose own policy or state does not allow that is
+//! refused, with the reason; the others become visible, each as a whole.
+
+use crate::chunks::contents;
+use crate::chunks::refs::RefChanges;
+use crate::ctx::Ctx;
+use crate::db::sessions::{self as session_rows, Session, WRITER};
+use crate::error::{Failure, Result, invalid, refuse};
+use crate::files::acks::Chunk;
+use crate::files::commit::{self, Committer};
+use crate::files::open::{self, OpenedWriter};
+use crate::files::sessions;
+use crate::namespace::hints::HintSet;
+use crate::soft::Effect;
+use tessera_policy::{Dedup, Placement, Policy};
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Error, Extent, Hint};
+
+/// Most files, and most contents, of one pack.
+const MOST_IN_PACK: usize = 1_024;
+
+/// Refuses a policy whose files cannot share a chunk with others.
+pub(super) fn check_policy(policy: &Policy) -> Result<()> {
+    match (&policy.placement, policy.dedup) {
+        (Placement::Spread, Dedup::All) => Ok(()),
+        _ => refuse(
+            Code::SessionExpired,
+            "the file's policy asks for a place, or for chunks, of its own; write it by itself",
+        ),
+    }
+}
+
+/// The session of a pack: that of its first file without the file, or that of a pack like another one.
+pub(super) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenedWriter> {
+    let opened = match request.pack_like {
+        0 => open::begin(ctx, request)?,
+        chunk_id => like(ctx, request, chunk_id)?,
+    };
+    check_policy(&opened.policy)?;
+    let Session { kind, client_id, started_ns, domain, hints, host, reserved_bytes, .. } = opened.session;
+    let session = Session { kind, client_id, started_ns, domain, hints, host, reserved_bytes, ..Default::default() };
+    Ok(OpenedWriter { session, policy: opened.policy, base_size_bytes: 0 })
+}
+
+fn like(ctx: &Ctx, request: &OpenWrite, chunk_id: u64) -> Result<OpenedWriter> {
+    let Some(chunk) = Chunk::find(ctx, chunk_id)? else {
+        return refuse(Code::NotFound, format!("pack {chunk_id} is gone; ask ListPacks again"));
+    };
+    let redundancy = Hint { name: "redundancy".into(), value: ctx.class(chunk.class_id)?.spec.clone() };
+    let hints = HintSet::default().with(&[redundancy])?;
+    let session = Session {
+        kind: WRITER,
+        client_id: ctx.client_id,
+        started_ns: ctx.now_ns,
+        domain: chunk.domain,
+        hints: hints.column(),
+        reserved_bytes: request.size_hint_bytes,
+        ..Default::default()
+    };
+    Ok(OpenedWriter { session, policy: hints.policy()?, base_size_bytes: 0 })
+}
+
+/// Commits a pack and its files.
+///
+/// # Errors
+/// The request is refused as a whole, or the database fails.
+pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<CommitReply> {
+    check(request, pack)?;
+    let session = sessions::writer(ctx.db, request.session_id)?;
+    if session.ino != 0 || session.parent != 0 {
+        return invalid("the session writes a file and no pack; open one with `pack`");
+    }
+    let policy = HintSet::read(&session.hints).policy()?;
+    let mut whole = Committer::new(request, session.clone(), &policy)?;
+    let stale = whole.accept_chunks(ctx)?;
+    if !stale.is_empty() {
+        return commit::stale_reply(ctx, stale);
+    }
+    let chunk_id = request.extents[0].chunk_id;
+    let rules = Rules { policy: &policy, domain: session.domain, class: class_of(ctx, &session, chunk_id)? };
+    let opened: Vec<std::result::Result<OpenedWriter, Error>> =
+        pack.files.iter().map(|file| refused(rules.open(ctx, file))).collect::<Result<_>>()?;
+    let mut moves = RefChanges::of_unfinished();
+    let moved = move_contents(ctx, (chunk_id, &session), pack, &mut moves)?;
+    let ids = insert_contents(ctx, chunk_id, pack, &opened, &mut whole.refs)?;
+    let (missing, mut unused_bytes) = (whole.missing, whole.new_bytes);
+    let mut refs = whole.refs;
+    let mut files = Vec::with_capacity(pack.files.len());
+    for (file, opened) in pack.files.iter().zip(opened) {
+        files.push(match opened {
+            Err(error) => PackedFile { error: Some(error), ..Default::default() },
+            Ok(opened) => {
+                let new_bytes = unused_bytes.min(file.size_bytes);
+                unused_bytes -= new_bytes;
+                let file = named_by_id(file, pack, &ids);
+                let mut committer = Committer::new(&file, opened.session, &opened.policy)?;
+                (committer.refs, committer.new_bytes) = (refs, new_bytes);
+                let done = committer.finish(ctx)?;
+                refs = committer.refs;
+                PackedFile { ino: done.ino, version: done.version, number: done.number, error: None }
+            }
+        });
+    }
+    refs.apply(ctx)?;
+    // Readers may know the old packs: these stay for a while, as what an unfinished write has stored.
+    moves.apply(ctx)?;
+    session_rows::delete(ctx.db, session.session_id)?;
+    ctx.after_commit(Effect::SessionEnded { session_id: session.session_id });
+    assert_eq!(files.len(), pack.files.len(), "each file of a pack has an answer");
+    Ok(CommitReply { files, moved, missing_fragments: missing, ..Default::default() })
+}
+
+/// Checks the request itself (P14).
+fn check(request: &Commit, pack: &Pack) -> Result<()> {
+    let [whole] = &request.extents[..] else { return invalid("a pack is one extent, which names its chunk") };
+    let is_final = !request.partial && !request.keep_session && request.mode == CommitMode::Replace as i32;
+    if !is_final || whole.chunk_id == 0 || whole.chunk_offset != 0 || request.lock_fence.is_some() {
+        return invalid("a pack is one chunk from its beginning, committed at once, under no lock");
+    }
+    let (files, contents) = (pack.files.len(), pack.contents.len());
+    if files > MOST_IN_PACK || contents > MOST_IN_PACK || pack.moved.len() > MOST_IN_PACK {
+        return invalid(format!(
+            "{files} files and {contents} contents in a pack, at most {MOST_IN_PACK}; send several"
+        ));
+    }
+    let mut end = 0;
+    for content in &pack.contents {
+        let next = content.offset.checked_add(content.len_bytes).filter(|next| *next <= whole.len_bytes);
+        match next {
+            Some(next) if content.hash.len() == 32 && content.len_bytes > 0 && content.offset >= end => end = next,
+            _ => {
+                let text = "a content of a pack has a name of 32 bytes, a length, and a place behind the one before it, within the pack";
+                return invalid(format!("content at {} of {} bytes: {text}", content.offset, content.len_bytes));
+            }
+        }
+    }
+    if pack.moved.iter().any(|moved| !(1..=contents as u64).contains(&moved.place)) {
+        return invalid("a content is moved to a place that the pack does not have");
+    }
+    pack.files.iter().try_for_each(|file| check_file(file, pack))
+}
+
+/// Checks what a pack says of one file.
+fn check_file(file: &Commit, pack: &Pack) -> Result<()> {
+    let Some(open) = &file.open else { return invalid("a file of a pack names no target; send `open`") };
+    let alone = open.chunks.is_empty() && open.preallocate == 0 && open.inos == 0 && file.acks.is_empty();
+    let plain =
+        !file.partial && !file.keep_session && !file.want_lease && file.lock_fence.is_none() && file.pack.is_none();
+    if !alone || !plain || file.session_id != 0 || file.mode != CommitMode::Replace as i32 {
+        return invalid(
+            "a file of a pack replaces its content as a whole, and has no chunks, lease, lock or session of its own",
+        );
+    }
+    for extent in file.extents.iter().filter(|extent| extent.chunk_id != 0) {
+        let content = place(extent).and_then(|place| pack.contents.get(place));
+        let fits = |content: &&PackedContent| {
+            let end = extent.chunk_offset.checked_add(extent.len_bytes);
+            end.is_some_and(|end| end <= content.len_bytes) && extent.name_prefix == Extent::prefix_of(&content.hash)
+        };
+        if content.filter(fits).is_none() {
+            let text = "names no content of the pack, or more bytes than it has, or not by its name";
+            return invalid(format!("extent at {}: {text}", extent.offset));
+        }
+    }
+    Ok(())
+}
+
+/// Place in `Pack.contents` of the content that an extent names.
+fn place(extent: &Extent) -> Option<usize> {
+    usize::try_from(extent.chunk_id).ok()?.checked_sub(1)
+}
+
+fn class_of(ctx: &Ctx, session: &Session, chunk_id: u64) -> Result<String> {
+    let chunk = Chunk::load(ctx, session, chunk_id)?;
+    Ok(ctx.class(chunk.class_id)?.spec.clone())
+}
+
+/// What all files of a pack have in common.
+struct Rules<'a> {
+    policy: &'a Policy,
+    domain: u32,
+    class: String,
+}
+
+impl Rules<'_> {
+    /// Opens one of the files, which writes nothing.
+    fn open(&self, ctx: &mut Ctx, file: &Commit) -> Result<OpenedWriter> {
+        let Some(open) = &file.open else { return invalid("a file of a pack names no target") };
+        let opened = open::begin(ctx, open)?;
+        check_policy(&opened.policy)?;
+        let own = &opened.policy;
+        // A pack is long, whatever the length of its files.
+        let is_of_class = own.scheme(u64::MAX).to_string() == self.class;
+        let as_durable = (own.durability, own.degraded_writes) == (self.policy.durability, self.policy.degraded_writes);
+        if !is_of_class || !as_durable || own.chunking != self.policy.chunking || opened.session.domain != self.domain {
+            return refuse(Code::SessionExpired, "the file's policy is not that of the pack; write it by itself");
+        }
+        let target = commit::find_target(ctx, &opened.session, CommitMode::Replace)?;
+        commit::check_version(file, &opened.session, target.as_ref())?;
+        Committer::new(file, opened.session.clone(), own)?;
+        Ok(opened)
+    }
+}
+
+/// A refusal of one file does not refuse the others.
+fn refused<T>(opened: Result<T>) -> Result<std::result::Result<T, Error>> {
+    match opened {
+        Ok(opened) => Ok(Ok(opened)),
+        Err(Failure::Refused(error)) => Ok(Err(error)),
+        Err(failure) => Err(failure),
+    }
+}
+
+/// Inserts the contents that a file names which is not refused; each refers to the pack. Returns their ids, 0 for the others.
+fn insert_contents<T>(
+    ctx: &mut Ctx,
+    chunk_id: u64,
+    pack: &Pack,
+    opened: &[std::result::Result<T, Error>],
+    refs: &mut RefChanges,
+) -> Result<Vec<u64>> {
+    let mut ids = vec![0; pack.contents.len()];
+    for (file, _) in pack.files.iter().zip(opened).filter(|(_, opened)| opened.is_ok()) {
+        for place in file.extents.iter().filter(|extent| extent.chunk_id != 0).filter_map(place) {
+            if ids[place] == 0 {
+                ids[place] = contents::insert(ctx, chunk_id, &pack.contents[place])?;
+                refs.add_content(chunk_id);
+            }
+        }
+    }
+    Ok(ids)
+}
+
+/// Moves contents of older packs of the same domain and class to this one. Returns how many.
+fn move_contents(
+    ctx: &mut Ctx,
+    (chunk_id, session): (u64, &Session),
+    pack: &Pack,
+    refs: &mut RefChanges,
+) -> Result<u64> {
+    let class_id = Chunk::load(ctx, session, chunk_id)?.class_id;
+    let mut moved = 0;
+    for MovedContent { content_id, from_chunk_id, place } in &pack.moved {
+        // The request was checked: the place exists.
+        let to = &pack.contents[*place as usize - 1];
+        let fits = Chunk::find(ctx, *from_chunk_id)?.is_some_and(|from| {
+            from.chunk_id != chunk_id && (from.class_id, from.domain) == (class_id, session.domain)
+        });
+        if fits && contents::relocate(ctx, *content_id, *from_chunk_id, (chunk_id, to))? {
+            refs.move_content(*from_chunk_id, chunk_id);
+            moved += 1;
+        }
+    }
+    Ok(moved)
+}
+
+/// The commit of a file whose extents name contents by their ids.
+fn named_by_id(file: &Commit, pack: &Pack, ids: &[u64]) -> Commit {
+    let named = |extent: &Extent| match place(extent) {
+        None => *extent,
+        Some(place) => {
+            assert!(ids[place] != 0 && place < pack.contents.len(), "the contents of an accepted file were inserted");
+            Extent { chunk_id: ids[place], ..*extent }
+        }
+    };
+    Commit { extents: file.extents.iter().map(named).collect(), open: None, ..file.clone() }
+}
