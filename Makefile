@@ -1,6 +1,6 @@
 # The ways in. `make` alone lists them; `make run` and `make test` are the two commands of the README.
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-approxssd bench-archsampler bench-cona bench-cona-study bench-failover bench-flash bench-flash-files bench-flash-levels bench-flash-record bench-flash-serve bench-gpu bench-index bench-mount bench-sampling bench-similarity bench-size jepsen miri query soak clean
+.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-approxssd bench-archsampler bench-cona bench-cona-study bench-failover bench-flash bench-flash-files bench-flash-levels bench-flash-record bench-flash-serve bench-gpu bench-index bench-mount bench-sampling bench-similarity bench-size bench-small jepsen miri query soak clean
 
 help:           ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(":.*", "", $$1); printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -128,6 +128,10 @@ bench-flash-files: ## ext4 and btrfs on the emulated SSD with two layers (figure
 bench-gpu:      ## every kernel on a GPU beside the CPU, and what the GPU gives the store; needs a GPU; writes bench/results/gpu.*
 	cargo build --release -p tessera-cli -p tessera-client --bins --examples
 	python3 bench/gpu.py
+
+bench-small:    ## a tree of small files (ARGS="--tree /usr/include"; default /usr) beside cp, borg, restic and rsync: CPU seconds and wall time; half an hour
+	cargo build --release -p tessera-cli
+	python3 bench/small.py $(ARGS)
 
 bench-size:     ## managers with 3·10^7 chunks: restart, status, a standby that joins, fail-over (12 GB of disk); writes bench/results/size.*
 	cargo build --release -p tessera-cli
