@@ -121,7 +121,7 @@ fn read(Job { found, to }: &Job) -> Outcome<Option<Small>> {
 fn note(store: &Store, job: &Job, small: &Small, done: Result<WriteDone, Error>, sums: &Sums) -> Outcome {
     let Job { found, to } = job;
     let put = done.map_err(|e| Failure::from(e).of(found.path.display()))?;
-    if put.number > 1 {
+    if put.number > 1 && put.owner != Some(found.owner) {
         set_owner(store, found, to)?;
     }
     sums.add(&put);

@@ -5,7 +5,7 @@ use super::input::{CutRule, Cutting, Source, Stretch, is_hole};
 use super::{Cancel, Writer, put};
 use crate::context::Context;
 use crate::error::{Cause, FileError};
-use crate::write::core::{PackParams, Target, WriteDone, WriteParams, WriteRequest};
+use crate::write::core::{Owner, PackParams, Target, WriteDone, WriteParams, WriteRequest};
 use bytes::{Bytes, BytesMut};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -197,6 +197,7 @@ fn of_file(file: &SmallFile, packed: &PackedFile, whole: &WriteDone, new_bytes: 
         input_bytes: file.content.len() as u64,
         new_bytes: if whole.new_bytes > 0 { new_bytes } else { 0 },
         missing_fragments: whole.missing_fragments,
+        owner: (packed.number > 1).then_some(Owner { mode: packed.mode, uid: packed.uid, gid: packed.gid }),
         ..WriteDone::default()
     }
 }

@@ -14,6 +14,7 @@ use crate::files::commit::{self, Committer};
 use crate::files::open::{self, OpenedWriter};
 use crate::files::sessions;
 use crate::namespace::hints::HintSet;
+use crate::namespace::inodes;
 use crate::soft::Effect;
 use tessera_policy::{Dedup, Placement, Policy};
 use tessera_wire::meta::*;
@@ -100,7 +101,7 @@ pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<Com
                 (committer.refs, committer.new_bytes) = (refs, new_bytes);
                 let done = committer.finish(ctx)?;
                 refs = committer.refs;
-                PackedFile { ino: done.ino, version: done.version, number: done.number, error: None }
+                packed(ctx, &done)?
             }
         });
     }
@@ -111,6 +112,20 @@ pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<Com
     ctx.after_commit(Effect::SessionEnded { session_id: session.session_id });
     assert_eq!(files.len(), pack.files.len(), "each file of a pack has an answer");
     Ok(CommitReply { files, moved, missing_fragments: missing, ..Default::default() })
+}
+
+/// The answer about a file that was committed.
+fn packed(ctx: &Ctx, done: &CommitReply) -> Result<PackedFile> {
+    let CommitReply { ino, version, number, .. } = *done;
+    let (mode, uid, gid) = match number {
+        // The request has said them.
+        1 => (0, 0, 0),
+        _ => {
+            let inode = inodes::get(ctx.db, ino)?;
+            (inode.mode, inode.uid, inode.gid)
+        }
+    };
+    Ok(PackedFile { ino, version, number, mode, uid, gid, error: None })
 }
 
 /// Checks the request itself (P14).

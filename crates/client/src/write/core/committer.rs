@@ -299,6 +299,7 @@ impl WriteCore {
             delegation_ms: reply.delegation_ms,
             files: reply.files,
             moved: reply.moved,
+            owner: None,
         };
         if self.input_bytes <= SMALL_BYTES as u64 {
             let known = done.known_chunks > 0;

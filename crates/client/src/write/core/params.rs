@@ -165,6 +165,8 @@ pub struct WriteDone {
     pub delegation_ms: u64,
     /// What became of the files of a pack ([`WriteParams::pack`]).
     pub files: Vec<PackedFile>,
+    /// Permission bits and owner of a file that was there before and was stored with others ([`crate::Client::put_small`]).
+    pub owner: Option<Owner>,
     /// Contents that were moved into a pack.
     pub moved: u64,
 }
