@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// Files that one tick trims, and that it releases: many may wait until a manager has led for a session's lifetime.
+const OVERDUE_A_TICK: usize = 4_096;
+
 impl ManagerCore {
     pub(super) fn tick(&mut self) {
         if self.stopped.is_some() {
@@ -37,7 +40,7 @@ impl ManagerCore {
         let old_ns = self.clock.time.now_ns.saturating_sub(ns(self.config.reader_persist_ms));
         let readers = self.soft.sessions.take_unpersisted(old_ns);
         readers.chunks(1024).for_each(|readers| self.propose(PersistReaders { readers: readers.to_vec() }.propose()));
-        let (trim, release) = self.soft.sessions.take_overdue();
+        let (trim, release) = self.soft.sessions.take_overdue(self.clock.time.now_ns, OVERDUE_A_TICK);
         trim.chunks(256).for_each(|inos| self.propose(TrimVersions { inos: inos.to_vec() }.propose()));
         let release: Vec<u64> = release.into_iter().filter(|&ino| self.is_orphan(ino)).collect();
         release.chunks(256).for_each(|inos| self.propose(ReleaseOrphans { inos: inos.to_vec() }.propose()));

@@ -1,8 +1,8 @@
 //! What memory holds of sessions beyond their rows: last use, readers without a row, reservations.
 //!
 //! A writer's session has a row from the start. A reader's lives in memory first and gets a row when it is older than
-//! `reader_persist_ms`, so that opening a small file costs no transaction. A manager that restarts therefore treats
-//! every version as read until a session's lifetime has passed ([`SoftSessions::garbage_before`], P4).
+//! `reader_persist_ms`, so that opening a small file costs no transaction. A manager that starts to lead therefore treats
+//! every version that exists then as read until a session's lifetime has passed ([`UnknownReaders`], P4).
 //!
 //! A reader pins its version, whose chunks keep their references. Only writers delay the collection of other chunks: they
 //! may name any chunk that a dedup query told them of.
@@ -50,9 +50,21 @@ pub struct SoftSessions {
     to_trim: BTreeSet<u64>,
     to_release: BTreeSet<u64>,
     count: u64,
-    /// Until then, readers from before the restart may live without a row, opened since `unknown_since_ns`.
-    unknown_until_ns: i64,
-    unknown_since_ns: i64,
+    unknown: UnknownReaders,
+}
+
+/// What readers may hold that another manager knew and this one does not. A client whose session is gone opens its version
+/// again when it renews, within a session's lifetime.
+#[derive(Default)]
+struct UnknownReaders {
+    /// There are none from then on.
+    until_ns: i64,
+    /// They opened their versions no earlier.
+    since_ns: i64,
+    /// Their versions have lower ids.
+    next_version: u64,
+    /// Their files have lower inode numbers.
+    next_ino: u64,
 }
 
 impl SoftSessions {
@@ -81,8 +93,12 @@ impl SoftSessions {
         soft.to_trim = db.all("SELECT ino FROM overdue", [])?;
         let meta = db.meta()?;
         if meta.log_seq > 0 {
-            soft.unknown_until_ns = now_ns.saturating_add(ns(config.session_ms));
-            soft.unknown_since_ns = meta.last_now_ns.saturating_sub(ns(config.reader_persist_ms));
+            soft.unknown = UnknownReaders {
+                until_ns: now_ns.saturating_add(ns(config.session_ms)),
+                since_ns: meta.last_now_ns.saturating_sub(ns(config.reader_persist_ms)),
+                next_version: meta.next_version,
+                next_ino: meta.next_ino,
+            };
         }
         Ok(soft)
     }
@@ -169,14 +185,16 @@ impl SoftSessions {
         self.readers.get(&id).is_some_and(|reader| !reader.persisted)
     }
 
-    /// Whether a reader holds this version.
-    pub fn is_read(&self, version_id: u64) -> bool {
-        self.by_version.contains_key(&version_id) && !failpoint::is_active("manager.readers_pin_nothing")
+    /// Whether a reader holds this version, or may hold it.
+    pub fn is_read(&self, version_id: u64, now_ns: i64) -> bool {
+        let unknown = now_ns < self.unknown.until_ns && version_id < self.unknown.next_version;
+        (unknown || self.by_version.contains_key(&version_id)) && !failpoint::is_active("manager.readers_pin_nothing")
     }
 
-    /// Whether a reader holds any version of this file.
-    pub fn is_file_read(&self, ino: u64) -> bool {
-        self.by_ino.contains_key(&ino) && !failpoint::is_active("manager.readers_pin_nothing")
+    /// Whether a reader holds any version of this file, or may hold one.
+    pub fn is_file_read(&self, ino: u64, now_ns: i64) -> bool {
+        let unknown = now_ns < self.unknown.until_ns && ino < self.unknown.next_ino;
+        (unknown || self.by_ino.contains_key(&ino)) && !failpoint::is_active("manager.readers_pin_nothing")
     }
 
     /// Only a reader keeps a version of this file: trim it once no reader holds the file.
@@ -189,11 +207,13 @@ impl SoftSessions {
         self.to_release.insert(ino);
     }
 
-    /// Files that no reader holds now: (versions to trim, orphans to release). Returns each once.
-    pub fn take_overdue(&mut self) -> (Vec<u64>, Vec<u64>) {
-        let held = |ino: &u64| self.is_file_read(*ino);
-        let trim = self.to_trim.iter().copied().filter(|ino| !held(ino)).collect::<Vec<_>>();
-        let release = self.to_release.iter().copied().filter(|ino| !held(ino)).collect::<Vec<_>>();
+    /// Files that no reader holds now: (versions to trim, orphans to release), at most `max` of each. Returns each once.
+    pub fn take_overdue(&mut self, now_ns: i64, max: usize) -> (Vec<u64>, Vec<u64>) {
+        // Those that unknown readers may hold can be many.
+        let from = if now_ns < self.unknown.until_ns { self.unknown.next_ino } else { 0 };
+        let free = |ino: &u64| !self.is_file_read(*ino, now_ns);
+        let trim = self.to_trim.range(from..).copied().filter(free).take(max).collect::<Vec<_>>();
+        let release = self.to_release.range(from..).copied().filter(free).take(max).collect::<Vec<_>>();
         trim.iter().for_each(|ino| _ = self.to_trim.remove(ino));
         release.iter().for_each(|ino| _ = self.to_release.remove(ino));
         (trim, release)
@@ -205,7 +225,7 @@ impl SoftSessions {
         let writers = self.writers.values().map(|w| w.started_ns.max(now_ns.saturating_sub(hold_ns)));
         let holds = failpoint::is_active("manager.readers_hold_garbage");
         let readers = self.readers.values().filter(|_| holds).map(|r| r.row.started_ns);
-        let unknown = (now_ns < self.unknown_until_ns).then_some(self.unknown_since_ns);
+        let unknown = (now_ns < self.unknown.until_ns).then_some(self.unknown.since_ns);
         writers.chain(readers).chain(unknown).chain([now_ns]).min().unwrap_or(now_ns)
     }
 

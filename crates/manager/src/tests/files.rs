@@ -567,10 +567,76 @@ fn an_unlinked_file_lives_until_its_last_session_ends() {
     rig.tick(100);
     assert_eq!(rig.ask(&again).unwrap().extents.len(), 3, "a reader survives the manager's restart");
     rig.ask(&CloseSession { session_id: reader, ..Default::default() }).unwrap();
-    rig.tick(100);
+    // Readers without a row may hold it, until a session's lifetime has passed since the restart.
+    let session_ms = config().session_ms as i64;
+    rig.tick(session_ms - 1_000);
+    assert!(rig.ask(&GetAttr { ino, want_lease: false }).is_ok());
+    rig.tick(1_000);
     rig.tick(100);
     assert_eq!(rig.ask(&GetAttr { ino, want_lease: false }).unwrap_err().code(), Code::NotFound);
     rig.audit();
+}
+
+/// P4: a reader's session that lived in memory only is gone with the manager. Its client opens the version again.
+#[test]
+fn a_version_opened_just_before_a_restart_can_be_opened_again() {
+    for removed_before in [true, false] {
+        let mut rig = Rig::new(4);
+        let names = ["removed", "replaced", "unread"];
+        let inos = names.map(|name| rig.put(1, name, name.as_bytes()).unwrap().ino);
+        let opened = ["removed", "replaced"].map(|name| rig.read(1, name).unwrap());
+        let unlink = |rig: &mut Rig, name: &str| {
+            let op_id = rig.op();
+            rig.ask(&Unlink { op_id, parent: 1, name: name.into(), directory: false }).unwrap();
+        };
+        let change = |rig: &mut Rig| {
+            ["removed", "unread"].into_iter().for_each(|name| unlink(rig, name));
+            rig.put(1, "replaced", b"new").unwrap();
+        };
+        if removed_before {
+            change(&mut rig);
+        }
+        let mut rig = rig.restart();
+        if !removed_before {
+            change(&mut rig);
+        }
+        // Nobody may hold what came later.
+        let later = rig.put(1, "later", b"later").unwrap().ino;
+        unlink(&mut rig, "later");
+        rig.put(1, "replaced", b"newer").unwrap();
+        rig.tick(100);
+        rig.tick(100);
+        assert_eq!(rig.ask(&GetAttr { ino: later, ..Default::default() }).unwrap_err().code(), Code::NotFound);
+        assert_eq!(rig.ask(&ListVersions { ino: inos[1] }).unwrap().versions.len(), if removed_before { 3 } else { 2 });
+        rig.tick(config().session_ms as i64 - 1_000);
+        let sessions: Vec<u64> = opened
+            .iter()
+            .map(|before| {
+                let gone = rig.ask(&RenewSession { session_id: before.session_id, reserve_bytes: 0 }).unwrap_err();
+                assert_eq!(gone.code(), Code::SessionExpired);
+                let (ino, version) = (before.attr.as_ref().unwrap().ino, before.version.unwrap().version);
+                let request = OpenRead { ino, version, len_bytes: u64::MAX, ..Default::default() };
+                let again = rig.ask(&request).unwrap();
+                let extents = |reply: &OpenReadReply| reply.extents.clone().unwrap().extents;
+                assert_eq!(extents(&again), extents(before));
+                again.session_id
+            })
+            .collect();
+        // They hold what they opened, and everything else goes.
+        rig.tick(10_000);
+        rig.tick(100);
+        assert!(rig.ask(&GetAttr { ino: inos[0], ..Default::default() }).is_ok());
+        assert_eq!(rig.ask(&GetAttr { ino: inos[2], ..Default::default() }).unwrap_err().code(), Code::NotFound);
+        for session_id in sessions {
+            rig.ask(&CloseSession { session_id, ..Default::default() }).unwrap();
+        }
+        rig.tick(100);
+        rig.tick(100);
+        assert_eq!(rig.ask(&GetAttr { ino: inos[0], ..Default::default() }).unwrap_err().code(), Code::NotFound);
+        assert_eq!(rig.ask(&ListVersions { ino: inos[1] }).unwrap().versions.len(), 1);
+        assert!(rig.core.db().any("SELECT 1 FROM overdue", []).is_ok_and(|any| !any));
+        rig.audit();
+    }
 }
 
 #[test]
