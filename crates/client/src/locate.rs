@@ -42,6 +42,8 @@ pub struct LocatedExtent {
     pub chunk_offset: u64,
     /// The chunk's whole length.
     pub chunk_len_bytes: u64,
+    /// The chunk is a pack: other files have the rest of it.
+    pub packed: bool,
     /// Redundancy class: `ec:4+2`, `copy+ec:4+2`, `replica:3`; empty for a hole.
     pub class: String,
     /// How many fragments suffice to read it, in any combination (a copy may suffice alone).
@@ -107,7 +109,7 @@ pub struct FileState {
     pub logical_bytes: u64,
     /// Bytes of chunks that were new with this version.
     pub unique_bytes: u64,
-    /// Bytes on disks for its chunks, shared chunks included.
+    /// Bytes on disks for its chunks, shared chunks included; of packs, the file's share.
     pub stored_bytes: u64,
     /// Distinct chunks.
     pub chunks: u64,
@@ -134,17 +136,29 @@ impl LocatedExtent {
         if let Some(copy) = copies().find(|copy| copy.readable).or(copies().next()) {
             return vec![(self.offset..end, copy)];
         }
-        let slice_bytes = self.coding.slice_bytes(self.chunk_len_bytes);
         let slices = self.fragments.iter().filter(|fragment| fragment.holds == Holds::Slice);
-        let part = |slice| {
-            let &LocatedFragment { fragment, .. } = slice;
-            let start = self.coding.plain_offset(self.chunk_len_bytes, fragment)?;
-            // From offsets in the chunk to offsets in the file, cut to what the extent has of it.
-            let in_file = |at: u64| (self.offset + at.saturating_sub(self.chunk_offset)).min(end);
-            let range = in_file(start)..in_file((start + slice_bytes).min(self.chunk_len_bytes));
-            Some((range, slice)).filter(|(range, _)| !range.is_empty())
-        };
-        slices.filter_map(part).collect()
+        let part = |slice: &LocatedFragment| self.range_of_slice(slice.fragment).filter(|range| !range.is_empty());
+        slices.filter_map(|slice| Some((part(slice)?, slice))).collect()
+    }
+
+    /// What a slice has of the extent, as a range of the file.
+    fn range_of_slice(&self, fragment: u32) -> Option<Range<u64>> {
+        let end = self.offset + self.len_bytes;
+        let slice_bytes = self.coding.slice_bytes(self.chunk_len_bytes);
+        let start = self.coding.plain_offset(self.chunk_len_bytes, fragment)?;
+        // From offsets in the chunk to offsets in the file, cut to what the extent has of it.
+        let in_file = |at: u64| (self.offset + at.saturating_sub(self.chunk_offset)).min(end);
+        Some(in_file(start)..in_file((start + slice_bytes).min(self.chunk_len_bytes)))
+    }
+
+    /// Bytes on disks: of a pack, the share of these bytes.
+    fn stored_bytes(&self) -> u64 {
+        let stored_bytes = self.coding.stored_bytes(self.chunk_len_bytes);
+        match self.packed {
+            true => (u128::from(stored_bytes) * u128::from(self.len_bytes))
+                .div_ceil(u128::from(self.chunk_len_bytes.max(1))) as u64,
+            false => stored_bytes,
+        }
     }
 }
 
@@ -153,14 +167,15 @@ impl Located {
     pub fn bytes_by_host(&self) -> BTreeMap<String, u64> {
         let mut hosts = BTreeMap::new();
         for extent in &self.extents {
-            let slice = extent.len_bytes / u64::from(extent.needed.max(1));
             for fragment in extent.fragments.iter().filter(|f| f.readable) {
                 let own = match fragment.holds {
                     Holds::Copy => extent.len_bytes,
-                    Holds::Slice => slice,
+                    Holds::Slice => extent.range_of_slice(fragment.fragment).map_or(0, |range| range.end - range.start),
                     Holds::Parity => continue,
                 };
-                *hosts.entry(fragment.host.clone()).or_default() += own;
+                if own > 0 {
+                    *hosts.entry(fragment.host.clone()).or_default() += own;
+                }
             }
         }
         hosts
@@ -185,13 +200,16 @@ impl Located {
         };
         let (mut seen, mut classes) = (BTreeSet::new(), BTreeSet::new());
         for extent in self.extents.iter().filter(|e| e.chunk_id != 0) {
+            if extent.packed {
+                state.stored_bytes += extent.stored_bytes();
+            }
             if !seen.insert(extent.chunk_id) {
                 continue;
             }
             classes.insert(extent.class.clone());
             let readable = extent.fragments.iter().filter(|f| f.readable).map(|f| f.fragment);
             state.chunks += 1;
-            state.stored_bytes += extent.coding.stored_bytes(extent.chunk_len_bytes);
+            state.stored_bytes += if extent.packed { 0 } else { extent.stored_bytes() };
             match extent.coding.suffices(readable) {
                 true if extent.fragments.iter().all(|f| f.readable) => state.chunks_full += 1,
                 true => state.chunks_reduced += 1,
@@ -216,6 +234,11 @@ impl Client {
         view.merge(&self.ask(&GetMap { known_version: 0, pg_ids, all_nodes: true })?, true);
         listed.classes.iter().for_each(|class| view.add_class(class));
         let chunks: HashMap<u64, &ChunkInfo> = listed.chunks.iter().map(|c| (c.chunk_id, c)).collect();
+        let packs: BTreeSet<u64> = listed.contents.iter().map(|content| content.chunk_id).collect();
+        let located = |e: &Extent| {
+            let packed = packs.contains(&e.chunk_id);
+            LocatedExtent { packed, ..locate(&view, e, chunks.get(&e.chunk_id).copied()) }
+        };
         let version = opened.version.unwrap_or_default();
         Ok(Located {
             ino,
@@ -224,7 +247,7 @@ impl Client {
             size_bytes: version.size_bytes,
             new_bytes: version.new_bytes,
             committed_ns: version.committed_ns,
-            extents: listed.extents.iter().map(|e| locate(&view, e, chunks.get(&e.chunk_id).copied())).collect(),
+            extents: listed.extents.iter().map(located).collect(),
         })
     }
 
@@ -271,6 +294,7 @@ fn locate(view: &View, extent: &Extent, chunk: Option<&ChunkInfo>) -> LocatedExt
         chunk_id: extent.chunk_id,
         chunk_offset: extent.chunk_offset,
         chunk_len_bytes: chunk.map_or(0, |c| c.len_bytes),
+        packed: false,
         class: class.as_ref().map(|c| c.spec.clone()).unwrap_or_default(),
         needed: class.as_ref().map_or(0, |c| c.k),
         fragments,
@@ -319,6 +343,7 @@ mod tests {
             chunk_id,
             chunk_offset: 0,
             chunk_len_bytes: len_bytes,
+            packed: false,
             class,
             needed,
             fragments,
@@ -355,15 +380,26 @@ mod tests {
 
     #[test]
     fn a_file_is_where_its_own_slices_are_and_as_safe_as_its_weakest_chunk_says() {
-        let coded = extent(1, 100, "ec:2+1", &[("a", true), ("b", true), ("c", false)]);
+        // Slices are whole groups: the first has 16 KiB of it, the second 4 KiB.
+        let coded = extent(1, 20 << 10, "ec:2+1", &[("a", true), ("b", true), ("c", false)]);
         let copies = extent(2, 50, "replica:2", &[("a", true), ("c", true)]);
         let located = located(vec![coded.clone(), copies, extent(0, 50, "", &[]), coded]);
         let hosts = located.bytes_by_host();
-        assert_eq!(hosts, BTreeMap::from([("a".into(), 150), ("b".into(), 100), ("c".into(), 50)]));
+        assert_eq!(hosts, BTreeMap::from([("a".into(), (32 << 10) + 50), ("b".into(), 8 << 10), ("c".into(), 50)]));
         let state = located.state();
         assert_eq!((state.chunks, state.chunks_full, state.chunks_reduced, state.chunks_lost), (2, 1, 1, 0));
-        assert_eq!(state.stored_bytes, (100 + 128) + 100);
+        assert_eq!(state.stored_bytes, (20 << 10) + (16 << 10) + 100);
         assert_eq!(state.classes, ["ec:2+1", "replica:2"]);
+    }
+
+    #[test]
+    fn a_file_in_packs_has_its_share_of_them() {
+        let pack = extent(1, 1 << 20, "ec:2+1", &[("a", true), ("b", true), ("c", true)]);
+        let part = |chunk_offset| LocatedExtent { len_bytes: 1 << 10, chunk_offset, packed: true, ..pack.clone() };
+        let located = located(vec![part(100), part(600 << 10)]);
+        let state = located.state();
+        assert_eq!((state.chunks, state.stored_bytes), (1, 2 * 1536));
+        assert_eq!(located.bytes_by_host(), BTreeMap::from([("a".into(), 1 << 10), ("b".into(), 1 << 10)]));
     }
 
     #[test]
@@ -391,7 +427,7 @@ mod tests {
             extent(4, 100, class, &at(false, false, true)),
         ]);
         let hosts = located.bytes_by_host();
-        assert_eq!(hosts, BTreeMap::from([("a".into(), 200), ("b".into(), 100)]));
+        assert_eq!(hosts, BTreeMap::from([("a".into(), 200)]), "the slice of b has nothing of so little");
         let state = located.state();
         assert_eq!((state.chunks_full, state.chunks_reduced, state.chunks_lost), (1, 2, 1));
         assert_eq!(state.stored_bytes, 4 * (100 + 128));
