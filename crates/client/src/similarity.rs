@@ -10,7 +10,8 @@ use crate::error::{Cause, Error, by_name};
 use crate::path::StorePath;
 use serde::Serialize;
 use std::collections::HashSet;
-use tessera_wire::meta::{ListVersions, VersionInfo};
+use tessera_wire::Extent;
+use tessera_wire::meta::{ContentInfo, ListExtentsReply, ListVersions, VersionInfo};
 
 /// A version compared with what was stored before it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -26,8 +27,17 @@ pub struct Similarity {
     pub in_all_bytes: u64,
 }
 
-/// For each extent of a version, in order of offset, without holes: the chunk and the extent's bytes.
+/// For each extent of a version, in order of offset, without holes: what identifies its chunk or content, and the extent's bytes.
 type Bytes = Vec<(u64, u64)>;
+
+/// The chunk of an extent, or, in a pack, the beginning of the content's name.
+fn identity(listed: &ListExtentsReply, extent: &Extent) -> u64 {
+    let holds = |content: &&ContentInfo| {
+        let range = content.chunk_offset..content.chunk_offset + content.len_bytes;
+        content.chunk_id == extent.chunk_id && range.contains(&extent.chunk_offset)
+    };
+    listed.contents.iter().find(holds).map_or(extent.chunk_id, |content| Extent::prefix_of(&content.hash))
+}
 
 impl Client {
     /// Compares each kept version of a file with the one before it; oldest first.
@@ -43,7 +53,7 @@ impl Client {
         for version in versions {
             let (_, listed) = self.extents_of(ino, version.version).map_err(refused)?;
             let data = listed.extents.iter().filter(|extent| extent.chunk_id != 0);
-            let bytes: Bytes = data.map(|extent| (extent.chunk_id, extent.len_bytes)).collect();
+            let bytes: Bytes = data.map(|extent| (identity(&listed, extent), extent.len_bytes)).collect();
             found.push(compare(version, &bytes, &previous));
             previous = bytes.into_iter().map(|(chunk, _)| chunk).collect();
         }

@@ -27,7 +27,7 @@ pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
     let store = Store::connect(&args.common)?;
     let started = Instant::now();
     if what == MaintenanceJob::Gc && !args.look && !args.no_wait {
-        rewrite_packs(&store, out)?;
+        rewrite_packs(&store, out);
     }
     let mut state = store.maintain(what, !args.look)?;
     let mut damage = Ok(());
@@ -57,15 +57,20 @@ pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
 /// Packs of whose bytes at most this share is left are written anew before garbage is collected.
 const LIVING_PERCENT: u32 = 75;
 
-/// Writes packs of small files anew of which little is left, so that their space comes back.
-fn rewrite_packs(store: &Store, out: Out) -> Outcome {
+/// Writes packs of small files anew of which little is left, so that their space comes back. If that fails, as in a full store, the rest of
+/// the garbage is collected nevertheless.
+fn rewrite_packs(store: &Store, out: Out) {
     store.end_sessions_on_interrupt();
-    let done = store.compact_packs(LIVING_PERCENT, |_| true, &Cancel::default())?;
-    if done.packs > 0 {
-        let (left, all) = (units::bytes(done.moved_bytes), units::bytes(done.pack_bytes));
-        out.note(format!("wrote {} of small files anew: {left} of {all} were left", units::plural(done.packs, "pack")));
+    match store.compact_packs(LIVING_PERCENT, |_| true, &Cancel::default()) {
+        Err(error) => out
+            .caution(format!("not all packs of small files were written anew: {error}; run `tessera gc` again later")),
+        Ok(done) if done.packs > 0 => {
+            let (left, all) = (units::bytes(done.moved_bytes), units::bytes(done.pack_bytes));
+            let packs = units::plural(done.packs, "pack");
+            out.note(format!("wrote {packs} of small files anew: {left} of {all} were left"));
+        }
+        Ok(_) => {}
     }
-    Ok(())
 }
 
 /// The value of a counter; 0 if it is missing.

@@ -42,7 +42,8 @@ impl Client {
     /// Writes packs anew of whose bytes at most `most_living_percent` are left; `is_mine` chooses among them by id.
     ///
     /// # Errors
-    /// The manager does not answer, or a new pack cannot be written. Packs that cannot be read are left as they are.
+    /// The manager does not answer; or a new pack could not be written: the others were, nevertheless. Packs that cannot be read are left as
+    /// they are.
     pub fn compact_packs(
         &self,
         most_living_percent: u32,
@@ -50,6 +51,7 @@ impl Client {
         cancel: &Cancel,
     ) -> Result<Compacted, Error> {
         let (mut all, mut refills, mut after) = (Compacted::default(), Vec::<Refill>::new(), 0);
+        let mut last_error = None;
         loop {
             let listed = self.ask(&ListPacks { after, most_living_percent })?;
             for pack in &listed.packs {
@@ -66,7 +68,7 @@ impl Client {
                 };
                 if !refills[at].has_room(pack) {
                     let full = std::mem::replace(&mut refills[at], Refill::like(chunk));
-                    self.write_pack(full, cancel, &mut all)?;
+                    last_error = self.write_pack(full, cancel, &mut all).err().or(last_error);
                 }
                 if let Err(error) = self.take(&mut refills[at], chunk, &pack.contents, &listed.classes) {
                     tracing::warn!(chunk_id = chunk.chunk_id, %error, "a pack cannot be read, and is not written anew");
@@ -77,8 +79,10 @@ impl Client {
             }
             after = listed.next_after;
         }
-        refills.into_iter().try_for_each(|refill| self.write_pack(refill, cancel, &mut all))?;
-        Ok(all)
+        for refill in refills {
+            last_error = self.write_pack(refill, cancel, &mut all).err().or(last_error);
+        }
+        last_error.map_or(Ok(all), |error| Err(error.into()))
     }
 
     /// Adds what is left of an old pack.
@@ -92,7 +96,8 @@ impl Client {
         let handle = self.open_pack(chunk, classes)?;
         let (mut bytes, mut added, mut moved) = (BytesMut::new(), Vec::new(), Vec::new());
         let (base, first) = (refill.bytes.len() as u64, refill.pack.contents.len() as u64 + 1);
-        for content in contents {
+        // What does not fit stays for the next time.
+        for content in contents.iter().take(MOST_CONTENTS - refill.pack.contents.len()) {
             let mut own = vec![0; content.len_bytes as usize];
             let read = handle.read_at(content.chunk_offset, &mut own)?;
             if read < own.len() || chunk_hash(&own).0[..] != content.hash[..] {
@@ -141,7 +146,7 @@ impl Client {
         )
     }
 
-    fn write_pack(&self, refill: Refill, cancel: &Cancel, all: &mut Compacted) -> Result<(), Error> {
+    fn write_pack(&self, refill: Refill, cancel: &Cancel, all: &mut Compacted) -> Result<(), FileError> {
         let Refill { like, bytes, pack, done, .. } = refill;
         if bytes.is_empty() {
             return Ok(());
@@ -175,7 +180,7 @@ impl Client {
             pack: Some(Arc::new(pack)),
         };
         let mut writer = Writer::new(&self.context, params, cancel.clone());
-        let chunk = writer.name(0, bytes);
+        let chunk = writer.pack(bytes);
         let end = WriteRequest::EndOfInput { size_bytes: len_bytes, cuts: false, keep_session: false };
         writer.driver.post_and_drive([chunk, end, WriteRequest::Open]);
         Ok(writer.await_version(false)?.moved)

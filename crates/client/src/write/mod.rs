@@ -149,6 +149,14 @@ impl Writer {
         }
     }
 
+    /// Hashes all of a pack on this thread. It is one chunk, also if all of it is zeros.
+    fn pack(&mut self, data: Bytes) -> WriteRequest {
+        assert_eq!(self.index, 0, "a pack is all of its input");
+        self.index += 1;
+        self.driver.with_status(|status| status.hashing_bytes += data.len() as u64);
+        WriteRequest::Chunk(ChunkReady::new(0, 0, data))
+    }
+
     /// Hands a piece to another thread to be hashed; waits while the window is full.
     fn add(&mut self, offset: u64, data: Bytes) -> Result<(), FileError> {
         if is_hole(&data) {

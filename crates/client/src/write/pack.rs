@@ -7,6 +7,7 @@ use crate::context::Context;
 use crate::error::{Cause, FileError};
 use crate::write::core::{Owner, PackParams, Target, WriteDone, WriteParams, WriteRequest};
 use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use tessera_accel::hash::chunk_hash;
@@ -20,6 +21,9 @@ pub const PACK_BYTES: usize = 1 << 20;
 pub const PACK_FILES: usize = 512;
 /// Fewer files are written by themselves.
 const FEWEST_FILES: usize = 4;
+
+/// Files that are written by themselves at the same time.
+const ALONE_AT_ONCE: usize = 8;
 
 /// A small file that waits to be stored.
 #[derive(Debug, Clone)]
@@ -42,8 +46,26 @@ pub(crate) fn put_all(context: &Arc<Context>, files: Vec<SmallFile>, cancel: &Ca
             done[i] = result;
         }
     }
-    let alone = |file: SmallFile| put(context, file.params, Source::Bytes(file.content), None, cancel.clone());
-    done.into_iter().zip(files).map(|(done, file)| done.unwrap_or_else(|| alone(file))).collect()
+    write_alone(context, &files, &mut done, cancel);
+    done.into_iter().map(|done| done.expect("each file is a part of a pack, or alone")).collect()
+}
+
+/// Writes the files that have no result yet, some at a time, because each mostly waits.
+fn write_alone(context: &Arc<Context>, files: &[SmallFile], done: &mut [Option<Done>], cancel: &Cancel) {
+    let left: Vec<(&SmallFile, &mut Option<Done>)> =
+        files.iter().zip(done).filter(|(_, done)| done.is_none()).collect();
+    let left = Mutex::new(left.into_iter());
+    let next = || left.lock().next();
+    let work = || {
+        while let Some((SmallFile { params, content }, done)) = next() {
+            *done = Some(put(context, params.clone(), Source::Bytes(content.clone()), None, cancel.clone()));
+        }
+    };
+    std::thread::scope(|scope| {
+        let others = left.lock().len().saturating_sub(1).min(ALONE_AT_ONCE - 1);
+        (0..others).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
 }
 
 /// The files that may share a pack, by pack: their places.
@@ -171,7 +193,7 @@ impl Packing {
 fn write(context: &Arc<Context>, packed: Packed, files: &[&SmallFile], cancel: &Cancel) -> Option<Vec<Option<Done>>> {
     let len = packed.bytes.len() as u64;
     let mut writer = Writer::new(context, packed.params(&files[0].params), cancel.clone());
-    let chunk = writer.name(0, packed.bytes.clone());
+    let chunk = writer.pack(packed.bytes.clone());
     let end = WriteRequest::EndOfInput { size_bytes: len, cuts: false, keep_session: false };
     writer.driver.post_and_drive([chunk, end, WriteRequest::Open]);
     match writer.await_version(false) {

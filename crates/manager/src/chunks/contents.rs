@@ -65,6 +65,16 @@ pub fn find(db: &Db, content_id: u64) -> rusqlite::Result<Option<ContentInfo>> {
     select.query_row(args![content_id], ContentInfo::of).optional()
 }
 
+/// The content of a pack that has this place, length and name.
+///
+/// # Errors
+/// The database fails.
+pub fn known(db: &Db, chunk_id: u64, content: &PackedContent) -> rusqlite::Result<Option<u64>> {
+    let sql =
+        "SELECT content_id FROM contents WHERE chunk_id = ?1 AND len_bytes = ?2 AND chunk_offset = ?3 AND hash = ?4";
+    db.first(sql, args![chunk_id, content.len_bytes, content.offset, content.hash])
+}
+
 /// Moves a content to a place in another pack, if it lies in `from` still and has this name and length there.
 ///
 /// # Errors

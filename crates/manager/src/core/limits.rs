@@ -6,6 +6,9 @@ use crate::error::{Result, invalid};
 use crate::log::registry::Command;
 use tessera_wire::meta::{ChunkAck, ChunkName, Commit};
 
+/// Most files, and most contents, of one pack.
+const MOST_IN_PACK: usize = 1_024;
+
 /// Checks the limits that hold for `command`.
 ///
 /// # Errors
@@ -28,6 +31,15 @@ fn check_commit(request: &Commit, config: &Config) -> Result<()> {
     if request.extents.len() > most || request.acks.len() > most {
         let what = "extents or acknowledgements in one commit";
         return invalid(format!("more than {most} {what}; stage parts with `partial`"));
+    }
+    if let Some(pack) = &request.pack {
+        let (files, contents, moved) = (pack.files.len(), pack.contents.len(), pack.moved.len());
+        if files.max(contents).max(moved) > MOST_IN_PACK {
+            let text = format!(
+                "{files} files, {contents} contents and {moved} moved ones in a pack, at most {MOST_IN_PACK} of each"
+            );
+            return invalid(format!("{text}; send several packs"));
+        }
     }
     let of_files = request.pack.iter().flat_map(|pack| &pack.files).map(|file| file.extents.len());
     if of_files.fold(0, usize::saturating_add) > most {

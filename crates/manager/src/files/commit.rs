@@ -38,6 +38,9 @@ use tessera_wire::{Ack, ClassInfo, Code, Error, Extent, InodeKind};
 /// The request is refused (for example, its session has expired or a chunk has too few acknowledgements), or the database
 /// fails.
 pub fn commit(ctx: &mut Ctx, request: &Commit) -> Result<CommitReply> {
+    if request.open.is_some() && request.pack.is_some() {
+        return invalid("a commit opens a file, or is of a pack; send two");
+    }
     if let Some(open) = &request.open {
         check_fence(ctx, request, open.ino)?;
         return one_shot::open_and_commit(ctx, request, open);
@@ -46,6 +49,9 @@ pub fn commit(ctx: &mut Ctx, request: &Commit) -> Result<CommitReply> {
         return packs::commit(ctx, request, pack);
     }
     let session = sessions::writer(ctx.db, request.session_id)?;
+    if packs::is_of_pack(&session) {
+        return invalid("the session writes no file; name the files of its pack, or open one");
+    }
     check_fence(ctx, request, session.ino)?;
     let policy = HintSet::read(&session.hints).policy()?;
     commit_in(ctx, request, session, &policy)

@@ -16,12 +16,10 @@ use crate::files::sessions;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes;
 use crate::soft::Effect;
+use std::collections::HashSet;
 use tessera_policy::{Dedup, Placement, Policy};
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Error, Extent, Hint};
-
-/// Most files, and most contents, of one pack.
-const MOST_IN_PACK: usize = 1_024;
 
 /// Refuses a policy whose files cannot share a chunk with others.
 pub(super) fn check_policy(policy: &Policy) -> Result<()> {
@@ -44,6 +42,11 @@ pub(super) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenedWriter> 
     let Session { kind, client_id, started_ns, domain, hints, host, reserved_bytes, .. } = opened.session;
     let session = Session { kind, client_id, started_ns, domain, hints, host, reserved_bytes, ..Default::default() };
     Ok(OpenedWriter { session, policy: opened.policy, base_size_bytes: 0 })
+}
+
+/// Whether a session writes no file.
+pub(super) fn is_of_pack(session: &Session) -> bool {
+    session.ino == 0 && session.parent == 0
 }
 
 fn like(ctx: &Ctx, request: &OpenWrite, chunk_id: u64) -> Result<OpenedWriter> {
@@ -71,7 +74,7 @@ fn like(ctx: &Ctx, request: &OpenWrite, chunk_id: u64) -> Result<OpenedWriter> {
 pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<CommitReply> {
     check(request, pack)?;
     let session = sessions::writer(ctx.db, request.session_id)?;
-    if session.ino != 0 || session.parent != 0 {
+    if !is_of_pack(&session) || session.staged != 0 {
         return invalid("the session writes a file and no pack; open one with `pack`");
     }
     let policy = HintSet::read(&session.hints).policy()?;
@@ -82,11 +85,15 @@ pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<Com
     }
     let chunk_id = request.extents[0].chunk_id;
     let rules = Rules { policy: &policy, domain: session.domain, class: class_of(ctx, &session, chunk_id)? };
-    let opened: Vec<std::result::Result<OpenedWriter, Error>> =
-        pack.files.iter().map(|file| refused(rules.open(ctx, file))).collect::<Result<_>>()?;
+    let mut named = HashSet::new();
+    let mut opened: Vec<std::result::Result<OpenedWriter, Error>> = Vec::with_capacity(pack.files.len());
+    for file in &pack.files {
+        opened.push(refused(rules.open(ctx, file, &mut named))?);
+    }
     let mut moves = RefChanges::of_unfinished();
     let moved = move_contents(ctx, (chunk_id, &session), pack, &mut moves)?;
-    let ids = insert_contents(ctx, chunk_id, pack, &opened, &mut whole.refs)?;
+    let is_new = whole.new_bytes > 0;
+    let ids = insert_contents(ctx, (chunk_id, is_new), pack, &opened, &mut whole.refs)?;
     let (missing, mut unused_bytes) = (whole.missing, whole.new_bytes);
     let mut refs = whole.refs;
     let mut files = Vec::with_capacity(pack.files.len());
@@ -135,11 +142,9 @@ fn check(request: &Commit, pack: &Pack) -> Result<()> {
     if !is_final || whole.chunk_id == 0 || whole.chunk_offset != 0 || request.lock_fence.is_some() {
         return invalid("a pack is one chunk from its beginning, committed at once, under no lock");
     }
-    let (files, contents) = (pack.files.len(), pack.contents.len());
-    if files > MOST_IN_PACK || contents > MOST_IN_PACK || pack.moved.len() > MOST_IN_PACK {
-        return invalid(format!(
-            "{files} files and {contents} contents in a pack, at most {MOST_IN_PACK}; send several"
-        ));
+    let contents = pack.contents.len();
+    if !pack.files.is_empty() && !pack.moved.is_empty() {
+        return invalid("a pack has new files, or contents of older packs; send two");
     }
     let mut end = 0;
     for content in &pack.contents {
@@ -161,12 +166,13 @@ fn check(request: &Commit, pack: &Pack) -> Result<()> {
 /// Checks what a pack says of one file.
 fn check_file(file: &Commit, pack: &Pack) -> Result<()> {
     let Some(open) = &file.open else { return invalid("a file of a pack names no target; send `open`") };
-    let alone = open.chunks.is_empty() && open.preallocate == 0 && open.inos == 0 && file.acks.is_empty();
+    let by_name = open.parent != 0 && open.ino == 0;
+    let alone = by_name && open.chunks.is_empty() && open.preallocate == 0 && open.inos == 0 && file.acks.is_empty();
     let plain =
         !file.partial && !file.keep_session && !file.want_lease && file.lock_fence.is_none() && file.pack.is_none();
     if !alone || !plain || file.session_id != 0 || file.mode != CommitMode::Replace as i32 {
         return invalid(
-            "a file of a pack replaces its content as a whole, and has no chunks, lease, lock or session of its own",
+            "a file of a pack is named by directory and name, replaces its content as a whole, and has no chunks, lease, lock or session of its own",
         );
     }
     for extent in file.extents.iter().filter(|extent| extent.chunk_id != 0) {
@@ -202,8 +208,11 @@ struct Rules<'a> {
 
 impl Rules<'_> {
     /// Opens one of the files, which writes nothing.
-    fn open(&self, ctx: &mut Ctx, file: &Commit) -> Result<OpenedWriter> {
+    fn open<'f>(&self, ctx: &mut Ctx, file: &'f Commit, named: &mut HashSet<(u64, &'f [u8])>) -> Result<OpenedWriter> {
         let Some(open) = &file.open else { return invalid("a file of a pack names no target") };
+        if !named.insert((open.parent, &open.name)) {
+            return refuse(Code::SessionExpired, "the pack names this file twice; write it by itself");
+        }
         let opened = open::begin(ctx, open)?;
         check_policy(&opened.policy)?;
         let own = &opened.policy;
@@ -229,10 +238,11 @@ fn refused<T>(opened: Result<T>) -> Result<std::result::Result<T, Error>> {
     }
 }
 
-/// Inserts the contents that a file names which is not refused; each refers to the pack. Returns their ids, 0 for the others.
+/// Inserts the contents that a file names which is not refused; each refers to the pack. Returns their ids, 0 for the others. A pack
+/// that was there before may have them.
 fn insert_contents<T>(
     ctx: &mut Ctx,
-    chunk_id: u64,
+    (chunk_id, is_new): (u64, bool),
     pack: &Pack,
     opened: &[std::result::Result<T, Error>],
     refs: &mut RefChanges,
@@ -240,8 +250,12 @@ fn insert_contents<T>(
     let mut ids = vec![0; pack.contents.len()];
     for (file, _) in pack.files.iter().zip(opened).filter(|(_, opened)| opened.is_ok()) {
         for place in file.extents.iter().filter(|extent| extent.chunk_id != 0).filter_map(place) {
+            let content = &pack.contents[place];
+            if ids[place] == 0 && !is_new {
+                ids[place] = contents::known(ctx.db, chunk_id, content)?.unwrap_or(0);
+            }
             if ids[place] == 0 {
-                ids[place] = contents::insert(ctx, chunk_id, &pack.contents[place])?;
+                ids[place] = contents::insert(ctx, chunk_id, content)?;
                 refs.add_content(chunk_id);
             }
         }

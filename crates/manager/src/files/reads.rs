@@ -131,7 +131,6 @@ pub fn list_packs(db: &Db, request: &ListPacks) -> Result<ListPacksReply> {
     }
     for (chunk_id, bytes) in living {
         let chunk = chunk_infos(db, &BTreeSet::from([chunk_id]))?.remove(0);
-        // Contents do not overlap, but files of later releases may share a part of a pack under two names.
         if bytes.saturating_mul(100) > chunk.len_bytes.saturating_mul(request.most_living_percent.into()) {
             continue;
         }

@@ -113,7 +113,7 @@ pub fn jump_past_lost_entries(ctx: &mut Ctx<'_>) -> Result<()> {
     let meta = &mut *ctx.meta;
     let of_files = [&mut meta.next_ino, &mut meta.next_version, &mut meta.next_chunk, &mut meta.next_session];
     let of_map = [&mut meta.next_pg, &mut meta.next_node, &mut meta.next_disk, &mut meta.next_class];
-    let others = [&mut meta.map_version, &mut meta.next_incarnation];
+    let others = [&mut meta.map_version, &mut meta.next_incarnation, &mut meta.next_content];
     of_files.into_iter().chain(of_map).chain(others).for_each(|counter| *counter += RESTORE_JUMP);
     meta.leases_granted = 1;
     let version = ctx.next_map_version();

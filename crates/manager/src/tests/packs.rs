@@ -108,10 +108,16 @@ fn files_that_a_pack_replaces_lose_their_old_contents() {
     rig.ask(&request).unwrap();
     let request = commit(&mut rig, 2, pack(&[("a", &[3]), ("a", &[4])]));
     let reply = rig.ask(&request).unwrap();
-    assert_eq!(reply.files.iter().map(|file| file.number).collect::<Vec<_>>(), [2, 3], "one after the other");
+    let codes: Vec<Option<Code>> = reply.files.iter().map(|file| Some(file.error.as_ref()?.code())).collect();
+    assert_eq!(codes, [None, Some(Code::SessionExpired)], "a name is written once");
     rig.tick(10_000);
     rig.audit();
-    assert_eq!(count(&rig, "contents"), 2, "of b, and the last of a");
+    assert_eq!(count(&rig, "contents"), 2, "of b, and of a");
+    // The same pack again: it has these contents already.
+    let request = commit(&mut rig, 1, pack(&[("c", &[2]), ("d", &[4])]));
+    assert!(rig.ask(&request).unwrap().files.iter().all(|file| file.error.is_none()));
+    assert_eq!(count(&rig, "contents"), 3);
+    rig.audit();
     // A patch cuts a content in two; both parts name it.
     let session_id = rig.open_write(1, "b", &[("redundancy", SPEC)]).unwrap().session_id;
     let answers = rig.allocate(session_id, &[chunk(7)]).unwrap().answers;
@@ -138,7 +144,7 @@ fn wrong_packs_are_refused() {
     let mut rig = Rig::new(4);
     let good = commit(&mut rig, 1, pack(&[("a", &[1]), ("b", &[2])]));
     type Spoil = fn(&mut Commit);
-    let wrong: [(&str, Spoil); 12] = [
+    let wrong: [(&str, Spoil); 16] = [
         ("two chunks", |c| c.extents.push(c.extents[0])),
         ("a hole", |c| c.extents[0] = Extent::hole(0, 100)),
         ("partial", |c| c.partial = true),
@@ -150,6 +156,15 @@ fn wrong_packs_are_refused() {
         ("by another name", |c| c.pack.as_mut().unwrap().files[0].extents[0].name_prefix = 1),
         ("a pack in a pack", |c| c.pack.as_mut().unwrap().files[0].pack = Some(Pack::default())),
         ("no target", |c| c.pack.as_mut().unwrap().files[0].open = None),
+        ("a file by number", |c| c.pack.as_mut().unwrap().files[0].open.as_mut().unwrap().ino = 5),
+        ("opened and packed", |c| c.open = c.pack.as_ref().unwrap().files[0].open.clone()),
+        ("files and moves", |c| {
+            c.pack.as_mut().unwrap().moved.push(MovedContent { content_id: 1 << 48, from_chunk_id: 1, place: 1 })
+        }),
+        ("too many files", |c| {
+            let pack = c.pack.as_mut().unwrap();
+            pack.files = vec![pack.files[0].clone(); 1_025];
+        }),
         ("no bytes", |c| c.pack.as_mut().unwrap().contents[0].len_bytes = 0),
     ];
     for (what, spoil) in wrong {
@@ -164,7 +179,10 @@ fn wrong_packs_are_refused() {
     let whole = rig.replacing(session_id, &[2]).unwrap();
     assert_eq!(rig.ask(&Commit { pack: good.pack.clone(), ..whole }).unwrap_err().code(), Code::Invalid);
     let op_id = rig.op();
-    assert_eq!(rig.ask(&Commit { op_id, pack: None, ..good.clone() }).unwrap_err().code(), Code::NotFound);
+    for partial in [false, true] {
+        let file = Commit { op_id: op_id + u64::from(partial), pack: None, partial, ..good.clone() };
+        assert_eq!(rig.ask(&file).unwrap_err().code(), Code::Invalid);
+    }
     let op_id = rig.op();
     let mut hints = redundancy(SPEC);
     hints.push(tessera_wire::Hint { name: "placement".into(), value: "local".into() });

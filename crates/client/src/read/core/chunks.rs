@@ -75,7 +75,10 @@ impl ReadCore {
                 Step::Decode(job) => self.compute(Job::Decode(job), JobOwner::Whole(chunk_id)),
                 Step::NeedMap => self.want_map(chunk_id),
                 Step::Done(parts) => self.whole_done(chunk_id, parts),
-                Step::Waits(cause) => self.log_wait(cause),
+                Step::Waits(cause) => {
+                    self.log_wait(cause);
+                    self.look_aside(chunk_id);
+                }
                 Step::Bad(fragments) => self.report_bad(fragments),
                 Step::Late(node_id) => {
                     self.report.late += 1;
@@ -87,54 +90,67 @@ impl ReadCore {
                         let report = ReportBad { fragments: Vec::new(), unreadable: vec![chunk_id] };
                         self.rpcs.ask_manager(self.now, &report, Purpose::Report, &self.options);
                     }
-                    self.displace(Displaced { chunk_id, cause, waiters: whole.waiters });
+                    self.displace(Displaced { chunk_id, failed: Some(cause), waiters: whole.waiters });
                 }
             }
         }
     }
 
-    /// A chunk that cannot be read may be a pack that was written anew: asks where the bytes lie by now, once.
+    /// A pack waits for fragments: it may have been written anew, so its readers ask where their bytes lie by now.
+    fn look_aside(&mut self, chunk_id: u64) {
+        let Some(whole) = self.fetches.get_mut(&chunk_id).filter(|whole| !whole.waiters.is_empty()) else { return };
+        if self.packs_seen.contains(&chunk_id) && !self.looked_again.contains(&chunk_id) {
+            let waiters = std::mem::take(&mut whole.waiters);
+            self.displace(Displaced { chunk_id, failed: None, waiters });
+        }
+    }
+
+    /// A chunk cannot be read. If it is a pack, asks once where the bytes lie by now.
     fn displace(&mut self, displaced: Displaced) {
-        if self.session.lease.id == 0 || !self.looked_again.insert(displaced.chunk_id) {
-            return self.fail_displaced(displaced);
+        let Displaced { chunk_id, failed, waiters } = &displaced;
+        let may_move = self.packs_seen.contains(chunk_id) && !self.looked_again.contains(chunk_id);
+        match failed {
+            Some(cause) if self.session.lease.id == 0 || !may_move => {
+                let (reads, cause) = (waiters.iter().map(|waiter| waiter.read).collect::<Vec<u64>>(), cause.clone());
+                reads.into_iter().for_each(|read| self.fail(read, cause.clone()));
+            }
+            _ => {
+                self.pages.forget(*chunk_id);
+                self.displaced.push(displaced);
+            }
         }
-        displaced.waiters.iter().for_each(|waiter| self.pages.forget(waiter.at..waiter.at + waiter.len_bytes));
-        self.displaced.push(displaced);
     }
 
-    fn fail_displaced(&mut self, displaced: Displaced) {
-        displaced.waiters.into_iter().for_each(|waiter| self.fail(waiter.read, displaced.cause.clone()));
-    }
-
-    /// Lets displaced reads wait for the chunks that hold their bytes by now.
+    /// Lets displaced reads wait for the chunks that hold their bytes by now, as soon as these are known.
     pub(super) fn follow_extents(&mut self) {
-        for mut displaced in std::mem::take(&mut self.displaced) {
-            displaced.waiters.retain(|waiter| self.reads.contains_key(&waiter.read));
-            let known = |waiter: &&Waiter| self.pages.known_to(waiter.at) >= waiter.at + waiter.len_bytes;
-            let unknown = displaced.waiters.iter().find(|waiter| !known(waiter)).cloned();
-            match unknown {
-                Some(waiter) => {
-                    self.ask_extents(waiter.at, waiter.at + waiter.len_bytes);
-                    self.displaced.push(displaced);
+        for Displaced { chunk_id, failed, waiters } in std::mem::take(&mut self.displaced) {
+            let mut unknown = Vec::new();
+            for waiter in waiters.into_iter().filter(|waiter| self.reads.contains_key(&waiter.read)).collect::<Vec<_>>()
+            {
+                match (self.pages.find(waiter.at), &failed) {
+                    (None, _) => unknown.push(waiter),
+                    (Some((extent, Some(chunk))), _) if chunk.chunk_id != chunk_id => {
+                        let from = extent.chunk_offset + (waiter.at - extent.offset);
+                        self.want_segment(chunk, Waiter { from, ..waiter }, false, false);
+                    }
+                    (Some((_, Some(chunk))), None) => {
+                        self.looked_again.insert(chunk_id);
+                        self.want_whole(chunk, Some(waiter), false);
+                    }
+                    (Some(_), cause) => {
+                        self.looked_again.insert(chunk_id);
+                        let nothing = || {
+                            Cause::Nonsense(format!("the bytes at {} were in a pack, and are a hole now", waiter.at))
+                        };
+                        self.fail(waiter.read, cause.clone().unwrap_or_else(nothing));
+                    }
                 }
-                None => self.follow(displaced),
+            }
+            if let Some(waiter) = unknown.first() {
+                self.ask_extents(waiter.at, waiter.at + waiter.len_bytes);
+                self.displaced.push(Displaced { chunk_id, failed, waiters: unknown });
             }
         }
-    }
-
-    fn follow(&mut self, Displaced { chunk_id, cause, waiters }: Displaced) {
-        let (mut moved, mut stayed) = (Vec::new(), Vec::new());
-        for waiter in waiters {
-            match self.pages.find(waiter.at) {
-                Some((extent, Some(chunk))) if chunk.chunk_id != chunk_id => {
-                    let from = extent.chunk_offset + (waiter.at - extent.offset);
-                    moved.push((chunk, Waiter { from, ..waiter }));
-                }
-                _ => stayed.push(waiter),
-            }
-        }
-        self.fail_displaced(Displaced { chunk_id, cause, waiters: stayed });
-        moved.into_iter().for_each(|(chunk, waiter)| self.want_segment(chunk, waiter, false, false));
     }
 
     /// Reports missing and corrupt fragments, for repair.

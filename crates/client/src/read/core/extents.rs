@@ -22,6 +22,8 @@ struct Page {
     chunks: HashMap<u64, ChunkInfo>,
     /// Extents that are whole contents of packs, by their offsets: the names of their bytes.
     names: HashMap<u64, Hash>,
+    /// Those of the chunks that are packs.
+    packs: BTreeSet<u64>,
 }
 
 impl Pages {
@@ -55,9 +57,9 @@ impl Pages {
             .is_some_and(|(start, page)| at - start >= (page.end - start) / 2 && !self.by_start.contains_key(&page.end))
     }
 
-    /// Forgets the pages that hold bytes of a range.
-    pub fn forget(&mut self, range: std::ops::Range<u64>) {
-        self.by_start.retain(|start, page| *start >= range.end || page.end <= range.start);
+    /// Forgets the pages that name a pack.
+    pub fn forget(&mut self, chunk_id: u64) {
+        self.by_start.retain(|_, page| !page.packs.contains(&chunk_id));
     }
 
     fn insert(&mut self, start: u64, page: Page) {
@@ -101,6 +103,8 @@ impl ReadCore {
             }
         }
         let names = names(&reply);
+        let packs: BTreeSet<u64> = reply.contents.iter().map(|content| content.chunk_id).collect();
+        self.packs_seen.extend(&packs);
         if let Err(wrong) = reply.resolve_contents() {
             let WrongContent { offset, content_id: chunk_id, written, stored } = wrong;
             return self.fail_all(Cause::WrongChunk { offset, chunk_id, written, stored });
@@ -108,7 +112,7 @@ impl ReadCore {
         let chunks: HashMap<u64, ChunkInfo> = reply.chunks.into_iter().map(|c| (c.chunk_id, c)).collect();
         match check(offset, &reply.extents, &chunks, reply.next_offset) {
             Ok(start) if start < reply.next_offset => {
-                self.pages.insert(start, Page { end: reply.next_offset, extents: reply.extents, chunks, names });
+                self.pages.insert(start, Page { end: reply.next_offset, extents: reply.extents, chunks, names, packs });
             }
             Ok(_) => {
                 // No extents, though more were expected: the version is shorter than the manager said.
@@ -232,7 +236,7 @@ mod tests {
     fn pages_find_their_bytes() {
         let mut pages = Pages::default();
         let extents = vec![extent(0, 50, 1, 50), extent(50, 10, 0, 0)];
-        pages.insert(0, Page { end: 60, extents, chunks: chunks(), names: HashMap::new() });
+        pages.insert(0, Page { end: 60, extents, chunks: chunks(), names: HashMap::new(), packs: BTreeSet::new() });
         assert_eq!(pages.find(49).unwrap().0.chunk_id, 1);
         assert!(pages.find(50).unwrap().1.is_none());
         assert!(pages.find(60).is_none());

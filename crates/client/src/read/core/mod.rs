@@ -183,7 +183,9 @@ pub struct ReadCore {
     reads: BTreeMap<u64, Read>,
     next_segment: u64,
     fetches: BTreeMap<u64, ChunkRead>,
-    /// Chunks that could not be read: the manager was asked once where their bytes lie by now.
+    /// Packs that the file's extents have named.
+    packs_seen: BTreeSet<u64>,
+    /// Packs that could not be read although the manager said again that the bytes lie there.
     looked_again: BTreeSet<u64>,
     displaced: Vec<Displaced>,
     smalls: BTreeMap<u64, SmallRead>,
@@ -243,7 +245,8 @@ struct ChunkRead {
 #[derive(Debug)]
 struct Displaced {
     chunk_id: u64,
-    cause: Cause,
+    /// Why the chunk cannot be read; `None`: it is fetched still, and waits for fragments.
+    failed: Option<Cause>,
     waiters: Vec<Waiter>,
 }
 
@@ -276,6 +279,7 @@ impl ReadCore {
             reads: BTreeMap::new(),
             next_segment: 1,
             fetches: BTreeMap::new(),
+            packs_seen: BTreeSet::new(),
             looked_again: BTreeSet::new(),
             displaced: Vec::new(),
             smalls: BTreeMap::new(),
