@@ -5,6 +5,7 @@ mod conflicts;
 mod cuts;
 mod direct;
 mod lengths;
+mod listings;
 mod locks;
 mod locks_and_closes;
 mod opens;
