@@ -30,7 +30,7 @@ pub(crate) use delegations::INOS;
 pub use entry_cache::{CacheStats, Name, NameRef};
 pub(crate) use entry_cache::{EntryAttr, Stamp};
 pub use listings::KeptNames;
-pub(crate) use listings::ListingLease;
+pub(crate) use listings::{ListingLease, TOLD_NS};
 
 use crate::backend::NewAttr;
 use deferred::{DeferredCreates, Next};

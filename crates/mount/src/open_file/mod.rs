@@ -207,6 +207,15 @@ impl<B: Backend> OpenFile<B> {
         }
     }
 
+    /// Whether [`OpenFile::drop_old_end`] has pages dropped.
+    pub async fn has_old_end(&self, mount: &Mount<B>) -> bool {
+        if mount.kernel.lock().has_write_back() {
+            return false;
+        }
+        let _dropping = self.dropping.lock().await;
+        self.state.lock().await.old_end.is_some()
+    }
+
     /// Whether it is known that no bit of the file's mode gives privileges. Another mount may set one while it is open.
     pub fn is_unprivileged(&self) -> bool {
         self.unprivileged_since.load(Ordering::SeqCst) == self.mode_changes()

@@ -6,7 +6,7 @@ use super::{Caller, ListedEntry, Opened, ShownEntry};
 use crate::backend::Backend;
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
-use crate::namespace::{NameRef, Scope};
+use crate::namespace::{NameRef, Scope, TOLD_NS};
 use crate::open_file::{Current, IsClosed, OpenFile, WriteAt, read_version};
 use crate::synthetic::SyntheticInode;
 use std::io;
@@ -480,8 +480,8 @@ impl<B: Backend> Mount<B> {
         Ok(self.add_handle(handle))
     }
 
-    /// Lists a directory from `position` on, until `add` returns that the reply is full, or the manager must be asked for more. Only the end of the
-    /// directory gives no entry. `full`: with attributes.
+    /// Lists a directory from `position` on, until `add` returns that the reply is full, or the next entry would have to wait. Only the end of
+    /// the directory gives no entry. `full`: with attributes.
     ///
     /// # Errors
     /// The manager's.
@@ -516,6 +516,8 @@ impl<B: Backend> Mount<B> {
             // The program reads from the start: fetch again.
             *directory = OpenDirectory::default();
         }
+        // The kernel keeps what it gets for so long from the reply on, and its changes are not recalled for longer: no entry waits in the reply.
+        let mut first_kept_ns = None;
         for at in position.. {
             let next = at + 1;
             if at < directories::DOTS {
@@ -526,8 +528,9 @@ impl<B: Backend> Mount<B> {
                 }
                 continue;
             }
-            if at > position.max(directories::DOTS) && directory.must_fetch(at) {
-                // The kernel keeps what it gets for so long from now on, and their changes are not recalled for longer.
+            let has_entries = at > position.max(directories::DOTS);
+            let is_late = |first_ns: i64| self.backend.now_ns().saturating_sub(first_ns) > TOLD_NS;
+            if has_entries && directory.must_fetch(at) || first_kept_ns.is_some_and(is_late) {
                 return Ok(());
             }
             let entry = match directory.entry(self, ino, at).await {
@@ -566,8 +569,15 @@ impl<B: Backend> Mount<B> {
                 Some(attr) => {
                     // No recall of this listing may tell that a file with more names changes.
                     let is_told = attr.nlink <= MAX_LISTINGS_RECALLED || attr.kind() == InodeKind::Directory;
-                    let answer = self.answer(self.asked(0), attr, false).await;
+                    let answer = match has_entries {
+                        true => self.answer_at_once(self.asked(0), attr).await,
+                        false => Some(self.answer(self.asked(0), attr, false).await),
+                    };
+                    let Some(answer) = answer else { return Ok(()) };
                     let kept_for = self.keeps_listed(lease.filter(|_| is_told), (ino, &entry.name));
+                    if !kept_for.is_zero() {
+                        first_kept_ns.get_or_insert_with(|| self.backend.now_ns());
+                    }
                     let mut kernel = self.kernel.lock();
                     match answer.listed(&kernel) {
                         Some(shown) => {

@@ -8,7 +8,9 @@ use crate::kernel_cache::{Asked, KernelCache};
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, INOS, Name, NameRef, Namespace, Scope};
 use crate::open_file::{OpenFile, Removal};
+use crate::race::race;
 use crate::synthetic::{self, STORE_ROOT, SyntheticInode};
+use std::future::ready;
 use std::sync::Arc;
 use tessera_client::{Owner, Times};
 use tessera_policy::WriteMode;
@@ -116,7 +118,38 @@ impl<B: Backend> Mount<B> {
     }
 
     /// What to answer to a lookup. `held_open`: the file is open for the one that asks.
-    pub(super) async fn answer(&self, asked: Asked, mut attr: Attr, held_open: bool) -> Answer {
+    pub(super) async fn answer(&self, asked: Asked, attr: Attr, held_open: bool) -> Answer {
+        let (mut answer, file) = self.answer_before_drop(asked, attr, held_open).await;
+        if let Some(file) = file {
+            file.drop_old_end(self).await;
+        }
+        answer.open = held_open || self.files.is_open(answer.known.ino);
+        answer
+    }
+
+    /// As [`Mount::answer`] for nobody; none if that would wait.
+    pub(super) async fn answer_at_once(&self, asked: Asked, attr: Attr) -> Option<Answer> {
+        if self.kernel.lock().has_newer(&attr) {
+            return None;
+        }
+        // A drop of pages must not be broken off.
+        let answer = async {
+            let (answer, file) = self.answer_before_drop(asked, attr, false).await;
+            match file {
+                Some(file) if file.has_old_end(self).await => None,
+                _ => Some(answer),
+            }
+        };
+        race(answer, ready(())).await.ok().flatten()
+    }
+
+    /// As [`Mount::answer`], before the kernel drops pages of the open file.
+    async fn answer_before_drop(
+        &self,
+        asked: Asked,
+        mut attr: Attr,
+        held_open: bool,
+    ) -> (Answer, Option<Arc<OpenFile<B>>>) {
         let mut file;
         let mut waits = 0..MOST_WAITS;
         loop {
@@ -136,11 +169,8 @@ impl<B: Backend> Mount<B> {
             None => false,
         };
         let shown = self.seen_with(file.as_deref(), attr.clone()).await;
-        if let Some(file) = file {
-            file.drop_old_end(self).await;
-        }
         let open = held_open || self.files.is_open(attr.ino);
-        Answer { known: attr, shown, open, uncommitted, asked }
+        (Answer { known: attr, shown, open, uncommitted, asked }, file)
     }
 
     /// Looks a name up for a thread of a program; 0: the kernel cannot name it.

@@ -3,6 +3,7 @@
 use super::*;
 use crate::backend::RenameMode;
 use crate::ops::directories;
+use std::cell::Cell;
 use std::time::Duration;
 
 /// Name, presence of attributes and their age, ms, of the entry at a position of a listing.
@@ -168,6 +169,77 @@ fn entries_of_a_listing_do_not_wait_for_the_next_page() {
         assert_eq!(listed(4).await, ["c"]);
         assert!(listed(5).await.is_empty());
         assert_eq!(listed(3).await, ["b", "c"], "both are here");
+    });
+}
+
+/// P7: as above, where the manager is asked for a file that was committed here since the page came, or an open has a file's state.
+#[test]
+fn entries_of_a_listing_do_not_wait_for_a_later_one() {
+    for is_opened in [false, true] {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount_with(&store, &disk, 1, false);
+        for name in [&b"a"[..], b"b"] {
+            store.create(ROOT, name, 0).unwrap();
+        }
+        let last = store.create(ROOT, b"c", 0).unwrap();
+        store.commit(last, b"before", 0);
+        store.list_lease_ms.set(2_000);
+        let (opener, opens) = (mount.clone(), Rc::new(Cell::new(false)));
+        let begins = opens.clone();
+        tasks.spawn(async move {
+            while !begins.get() {
+                pause().await;
+            }
+            opener.open(7, last, false).await.unwrap();
+        });
+        tasks.run(async {
+            let directory = mount.open_directory(ROOT).await.unwrap();
+            let listed = async |position: u64| {
+                let mut kept = Vec::new();
+                let add = |entry: &ListedEntry<'_>| {
+                    kept.push((String::from_utf8(entry.name.to_vec()).unwrap(), entry.kept_for.as_millis()));
+                    false
+                };
+                mount.read_directory(ROOT, directory, position, true, add).await.unwrap();
+                kept
+            };
+            mount.lookup(0, (ROOT, b"c")).await.unwrap();
+            assert_eq!(listed(directories::DOTS).await.len(), 3, "the page is here");
+            if is_opened {
+                store.open_rounds.set(20);
+                opens.set(true);
+                pause().await;
+            } else {
+                write(&mount, last, b"afterwards").await;
+                store.get_rounds.set(20);
+            }
+            assert_eq!(listed(directories::DOTS).await, [("a".into(), 1_000), ("b".into(), 1_000)]);
+            assert_eq!(listed(directories::DOTS + 2).await, [("c".into(), 1_000)]);
+        });
+    }
+}
+
+/// P7: as above, where the mount itself is slow.
+#[test]
+fn a_reply_to_a_listing_ends_once_its_first_entry_is_old() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    for name in [&b"a"[..], b"b", b"c", b"d"] {
+        store.create(ROOT, name, 0).unwrap();
+    }
+    tasks.run(async {
+        for (lease_ms, listed) in [(2_000, 3), (0, 4)] {
+            store.list_lease_ms.set(lease_ms);
+            let (directory, mut entries) = (mount.open_directory(ROOT).await.unwrap(), 0);
+            let add = |entry: &ListedEntry<'_>| {
+                entries += u64::from(entry.shown.is_some());
+                store.clock.update(|now_ns| now_ns + 20_000_000);
+                false
+            };
+            mount.read_directory(ROOT, directory, 0, true, add).await.unwrap();
+            assert_eq!(entries, listed, "a lease of {lease_ms} ms");
+            let _ = mount.leases_recalled(Some(&[ROOT]));
+        }
     });
 }
 
