@@ -82,16 +82,18 @@ impl<B: Backend> NamespaceDriver<B> {
         }
     }
 
-    /// Until the kernel has forgotten by itself a name of which it is not told, all recalls wait.
-    fn tell(&self, core: &mut Namespace, names: Vec<Name>) {
-        if !self.backend.invalidate_names(names) {
+    /// Until the kernel has forgotten by itself a name of which it is not told, all recalls wait. Returns false if there is one.
+    fn tell(&self, core: &mut Namespace, names: Vec<Name>) -> bool {
+        let are_told = self.backend.invalidate_names(names);
+        if !are_told {
             core.cache.names_untold();
         }
+        are_told
     }
 
-    /// The kernel must forget these names.
-    pub(crate) fn invalidate_names(&self, names: Vec<Name>) {
-        self.with(|core, _| self.tell(core, names));
+    /// The kernel must forget these names. Returns for how long it may keep them if it is not told.
+    pub(crate) fn invalidate_names(&self, names: Vec<Name>) -> Duration {
+        self.with(|core, _| if self.tell(core, names) { Duration::ZERO } else { core.cache.untold_for() })
     }
 
     /// An inode, if the core knows it.
@@ -256,7 +258,9 @@ impl<B: Backend> NamespaceDriver<B> {
                     let answer = state.recalls.remove(&recall);
                     state.answers.extend(answer);
                 }
-                Action::InvalidateNames(names) => self.tell(&mut state.core, names),
+                Action::InvalidateNames(names) => {
+                    self.tell(&mut state.core, names);
+                }
             }
         }
         if wakes {

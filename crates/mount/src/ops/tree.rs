@@ -12,6 +12,7 @@ use crate::race::race;
 use crate::synthetic::{self, STORE_ROOT, SyntheticInode};
 use std::future::ready;
 use std::sync::Arc;
+use std::time::Duration;
 use tessera_client::{Owner, Times};
 use tessera_policy::WriteMode;
 use tessera_wire::meta::{Link, MakeNode, Rename, SetAttr, Symlink};
@@ -480,10 +481,12 @@ impl<B: Backend> Mount<B> {
         // The kernel keeps the name for as long as the old one, though nothing may tell when another mount changes it.
         let untold = moves.iter().zip(told).filter(|(_, told)| !told).map(|((_, to), _)| (to.0, to.1.to_vec()));
         let untold: Vec<Name> = untold.collect();
-        if !untold.is_empty() {
-            self.namespace.invalidate_names(untold);
-        }
+        let kept_for = if untold.is_empty() { Duration::ZERO } else { self.namespace.invalidate_names(untold) };
         end_removal(replaced, &done, |_| true).await;
+        if !kept_for.is_zero() {
+            // No recall need come that would wait for it.
+            self.backend.sleep(kept_for).await;
+        }
         done.map(drop).map_err(|e| explained("rename", from.0, &e))
     }
 

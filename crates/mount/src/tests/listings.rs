@@ -262,6 +262,21 @@ fn a_recall_waits_for_names_of_which_the_kernel_is_not_told() {
     assert_eq!(recalled(), 0);
 }
 
+/// P7: the kernel keeps what it knows of the old name for the new one, and no recall need come before a program uses it.
+#[test]
+fn a_rename_waits_for_a_target_of_which_the_kernel_is_not_told() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    store.create(ROOT, b"0", 0).unwrap();
+    tasks.run(async {
+        for (from, to, takes_no_notices, slept_ms) in [(b"0", b"1", false, 0), (b"1", b"2", true, 1_050)] {
+            store.takes_no_notices.set(takes_no_notices);
+            mount.rename((ROOT, from), (ROOT, to), RenameMode::Replace).await.unwrap();
+            assert_eq!(store.slept.take().as_millis(), slept_ms, "notices are dropped: {takes_no_notices}");
+        }
+    });
+}
+
 /// The manager recalls a limited number of the listings that show a file.
 #[test]
 fn attributes_that_a_listing_tells_of_a_file_with_very_many_names_are_not_kept() {

@@ -180,6 +180,8 @@ pub struct Store {
     pub on_recall: RefCell<Option<Box<dyn Fn()>>>,
     /// Time, ns.
     pub clock: Cell<i64>,
+    /// For how long clients have slept.
+    pub slept: Cell<Duration>,
     /// The answer to a commit takes so many rounds.
     pub commit_rounds: Cell<u32>,
     /// A commit reaches the store after so many rounds.
@@ -699,7 +701,8 @@ impl Backend for Client {
     }
 
     /// Takes longer than a request.
-    async fn sleep(&self, _: Duration) {
+    async fn sleep(&self, time: Duration) {
+        self.store.slept.update(|slept| slept + time);
         for _ in 0..12 {
             super::tasks::pause().await;
         }
