@@ -9,6 +9,7 @@
 
 use super::listings::{KeptNames, ListingLease, Listings, TOLD_NS};
 use super::ms_to_ns;
+use super::shared::SharedDirectories;
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::time::Duration;
 use tessera_failpoint as failpoint;
@@ -23,10 +24,6 @@ const MAX_INODES: usize = 200_000;
 const MAX_LAST_NAMES: usize = 16_384;
 /// Limit of the last known names of one inode.
 const MAX_NAMES_OF_INODE: usize = 4;
-/// A directory in which another mount changed something counts as shared for so long after it, ns.
-const SHARED_NS: i64 = 10_000_000_000;
-/// Limit of such directories.
-const MAX_SHARED: usize = 4_096;
 /// Number of recent changes against which answers are checked.
 const MAX_CHANGES: usize = 1_024;
 
@@ -89,8 +86,8 @@ pub struct EntryCache {
     last_names_before: HashMap<u64, Vec<Name>>,
     /// Until when the manager recalls inodes that have several names, which are not cached.
     several_names: HashMap<u64, i64>,
-    /// Since when and until when directories count as shared.
-    shared: HashMap<u64, (i64, i64)>,
+    /// Directories in which other mounts change something.
+    shared: SharedDirectories,
     /// Directories whose names the kernel keeps.
     pub listings: Listings,
     /// The kernel keeps no name longer, ns.
@@ -153,31 +150,21 @@ impl EntryCache {
 
     /// Another mount changes something in these directories.
     pub fn note_shared(&mut self, directories: impl IntoIterator<Item = u64>) {
-        let now_ns = self.now_ns;
-        for directory in directories {
-            if self.shared.len() >= MAX_SHARED {
-                self.shared.clear();
-            }
-            let (since_ns, until_ns) = self.shared.entry(directory).or_insert((now_ns, now_ns));
-            if *until_ns < now_ns {
-                *since_ns = now_ns;
-            }
-            *until_ns = now_ns.saturating_add(SHARED_NS);
-        }
+        directories.into_iter().for_each(|directory| self.shared.note(self.now_ns, directory, self.kept_ns));
     }
 
     /// Whether another mount changed something in a directory lately.
     pub fn is_shared(&self, now_ns: i64, directory: u64) -> bool {
-        self.shared.get(&directory).is_some_and(|(_, until_ns)| *until_ns > now_ns)
+        self.shared.since_ns(now_ns, directory).is_some()
     }
 
     /// How long the kernel may keep names of these inodes, and names that it got when these directories were listed. Of a directory that is
     /// shared it keeps none, but for those that it got before.
     pub fn kept_names(&self, now_ns: i64, inos: &[u64]) -> KeptNames {
         let kept_ns = if self.kept_ns == 0 { 0 } else { self.kept_ns.saturating_add(TOLD_NS) };
-        let left_ns = |(parent, _): &Name| match self.shared.get(parent) {
-            Some((since_ns, until_ns)) if *until_ns > now_ns => since_ns.saturating_add(kept_ns).saturating_sub(now_ns),
-            _ => kept_ns,
+        let left_ns = |(parent, _): &Name| match self.shared.since_ns(now_ns, *parent) {
+            Some(since_ns) => since_ns.saturating_add(kept_ns).saturating_sub(now_ns),
+            None => kept_ns,
         };
         let names = inos.iter().flat_map(|ino| {
             let leased = self.inodes.get(ino).into_iter().flat_map(|leased| &leased.names);
@@ -329,7 +316,7 @@ impl EntryCache {
         if let Some(ino) = ino {
             self.note_last_name(ino, (to.0, to.1.to_vec()));
         }
-        ino.is_some() && !self.listings.keeps(from) && !self.is_shared(self.now_ns, from.0)
+        ino.is_some() && !self.listings.keeps(from) && !self.shared.may_keep(self.now_ns, from.0)
     }
 
     /// An inode is seen under a name. One with more names than a recall would tell has no lease, so the kernel does not keep them; those that it

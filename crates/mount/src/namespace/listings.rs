@@ -135,6 +135,12 @@ impl Listings {
         (listings().any(|listing| !listing.names.is_empty()), untold_until_ns.unwrap_or(i64::MIN))
     }
 
+    /// Those of these directories of which the kernel may keep names.
+    pub fn kept_of(&self, now_ns: i64, directories: &[u64]) -> Vec<u64> {
+        let keeps = |of: &&u64| self.kept(now_ns, &[**of]) != (false, i64::MIN);
+        directories.iter().filter(keeps).copied().collect()
+    }
+
     /// Leases of these directories end; none: all. Returns the names that the kernel must forget.
     pub fn recalled(&mut self, now_ns: i64, directories: Option<&[u64]>) -> Vec<Name> {
         let ended: Vec<(u64, Listing)> = match directories {
@@ -153,7 +159,9 @@ impl Listings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::namespace::MS;
+    use crate::namespace::{Event, MS, Namespace};
+    use tessera_wire::Attr;
+    use tessera_wire::meta::Entry;
 
     const KEPT: i64 = 1_000 * MS;
 
@@ -269,5 +277,25 @@ mod tests {
             "a recall waits for the rest"
         );
         assert_eq!((listings.recalled(0, None).len(), listings.names), (MAX_ALL_NAMES, 0));
+    }
+
+    /// The kernel hears of the recall when the directory is free again: after the move.
+    #[test]
+    fn a_recall_of_names_that_are_not_remembered_leaves_the_directory_shared() {
+        let mut core = Namespace::new(KEPT);
+        let at_start = core.stamp(0);
+        for directory in 100..100 + (MAX_ALL_NAMES / MAX_NAMES) as u64 {
+            let lease = core.cache.listed(at_start, directory, 2_000).unwrap();
+            for at in 0..MAX_NAMES {
+                core.cache.keep_listed(0, lease, (directory, &at.to_le_bytes()));
+            }
+        }
+        let file = Entry { attr: Some(Attr { ino: 8, ..Attr::default() }), lease_ms: 60_000, ..Entry::default() };
+        core.cache.fetched(at_start, Some((7, b"file")), &file);
+        let lease = core.cache.listed(at_start, 7, 2_000).unwrap();
+        assert_eq!(core.cache.keep_listed(0, lease, (7, b"file")), KEPT as u64);
+        core.handle(0, Event::Recalled(Some(vec![7])));
+        assert_eq!(core.poll(), None, "no name is told");
+        assert!(!core.cache.begin_move((7, b"file"), (7, b"moved")));
     }
 }

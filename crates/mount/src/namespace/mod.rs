@@ -22,6 +22,7 @@ mod delegations;
 pub mod driver;
 mod entry_cache;
 mod listings;
+mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -390,6 +391,10 @@ impl Namespace {
         }
         if failpoint::is_active("mount.recall_keeps_entries") && inos.is_some() {
             return;
+        }
+        if let Some(inos) = &inos {
+            let listed = self.cache.listings.kept_of(self.cache.now_ns, inos);
+            self.cache.note_shared(listed);
         }
         let mut names = self.cache.forget(inos.as_deref());
         names.extend(self.cache.listings.recalled(self.cache.now_ns, inos.as_deref()));
