@@ -180,13 +180,13 @@ impl Client {
     /// moves out of the directory meanwhile stays.
     ///
     /// # Errors
-    /// As [`Client::unlink`], or the directory was moved or replaced meanwhile; what was removed before stays removed.
+    /// As [`Client::unlink`], or the path leads to the directory no longer, because another client moved or replaced it or one
+    /// above it; what was removed before stays removed.
     pub fn remove_all(&self, path: &StorePath, removed: &mut u64) -> Result<(), Error> {
         let attr = self.stat(path)?;
         let directory = attr.kind() == InodeKind::Directory;
         if directory {
-            let (parent, name) = self.place(path)?;
-            let tree = Subtree { top: attr.ino, parent: parent.ino, name };
+            let tree = Subtree { components: path.components().to_vec() };
             self.empty(path, attr.ino, &tree, removed)?;
         }
         self.unlink(path, directory)?;

@@ -305,7 +305,12 @@ fn directories_names_and_attributes() {
 #[test]
 fn a_recursive_removal_leaves_alone_what_was_moved_away() {
     // Moves (directory, name) to the name `keep` of the root, before the List with this number.
-    let moved_away = |before: usize, parent: &str, name: &str, expected: Result<u64, Code>, kept: &[&str]| {
+    let removed_while_moved = |top: &str,
+                               before: usize,
+                               parent: &str,
+                               name: &str,
+                               expected: Result<u64, Code>,
+                               kept: &[&str]| {
         let (client, cluster) = client(Cluster::new(4, 1), Options::default());
         for directory in ["tess:/d/a", "tess:/d/b/c", "tess:/d/e"] {
             client.mkdir_all(&path(directory)).unwrap();
@@ -323,15 +328,18 @@ fn a_recursive_removal_leaves_alone_what_was_moved_away() {
             });
         }
         let mut removed = 0;
-        let done = client.remove_all(&path("tess:/d"), &mut removed);
+        let done = client.remove_all(&path(top), &mut removed);
         if let Err(error) = &done {
-            assert!(error.to_string().contains("tess:/d"), "{error}");
+            assert!(error.to_string().contains(top), "{error}");
         }
         assert_eq!(done.map(|()| removed).map_err(|error| error.code()), expected, "{parent} {name} before {before}");
-        assert!(expected.is_err() || client.stat(&path("tess:/d")).is_err(), "{parent} {name} before {before}");
+        assert!(expected.is_err() || client.stat(&path(top)).is_err(), "{parent} {name} before {before}");
         for file in kept {
             assert_eq!(read(&client, file), b"x", "{parent} {name} before {before}");
         }
+    };
+    let moved_away = |before: usize, parent: &str, name: &str, expected: Result<u64, Code>, kept: &[&str]| {
+        removed_while_moved("tess:/d", before, parent, name, expected, kept);
     };
     // The directories are listed in this order, each a second time once it is empty: d a a b c c b e e d.
     moved_away(4, "tess:/d", "b", Ok(5), &["tess:/keep/c/f"]);
@@ -339,6 +347,9 @@ fn a_recursive_removal_leaves_alone_what_was_moved_away() {
     moved_away(5, "tess:/d/b", "c", Ok(6), &["tess:/keep/f"]);
     moved_away(8, "tess:/d", "e", Ok(6), &["tess:/keep/f"]);
     moved_away(4, "tess:/", "d", Err(Code::VersionConflict), &["tess:/keep/b/c/f", "tess:/keep/e/f"]);
+    // Above the directory.
+    removed_while_moved("tess:/d/b", 1, "tess:/", "d", Err(Code::VersionConflict), &["tess:/keep/b/c/f"]);
+    removed_while_moved("tess:/d/b", 2, "tess:/", "d", Err(Code::VersionConflict), &["tess:/keep/b/c/f"]);
 }
 
 /// P14: hints and paths are checked before any request is sent.

@@ -28,10 +28,7 @@ const MODE_BITS: u32 = 0o7777;
 
 /// Resolves a path to an inode. The reply's `path` lists the directories on the way.
 pub fn resolve(db: &Db, request: &Resolve) -> Result<Entry> {
-    if request.components.len() > MAX_COMPONENTS {
-        let text = format!("a path of {} components; at most {MAX_COMPONENTS} are possible", request.components.len());
-        return refuse(Code::NameTooLong, text);
-    }
+    check_length(&request.components)?;
     request.components.iter().try_for_each(|name| check_name(name))?;
     let mut at = inodes::get(db, inodes::root_if_none(request.start))?;
     let mut path = Vec::with_capacity(request.components.len());
@@ -40,6 +37,16 @@ pub fn resolve(db: &Db, request: &Resolve) -> Result<Entry> {
         at = child(db, &at, name)?;
     }
     Ok(Entry { path, ..at.entry() })
+}
+
+fn check_length(components: &[Vec<u8>]) -> Result<()> {
+    match components.len() {
+        ..=MAX_COMPONENTS => Ok(()),
+        count => {
+            let text = format!("a path of {count} components; at most {MAX_COMPONENTS} are possible");
+            refuse(Code::NameTooLong, text)
+        }
+    }
 }
 
 /// Looks up a directory entry.
@@ -375,15 +382,21 @@ fn check_not_inside(ctx: &Ctx, moved: &Inode, target: &Inode) -> Result<()> {
 
 /// Checks that a directory is in the subtree that the request names, if it names one.
 fn check_within(db: &Db, directory: &Inode, within: Option<&Subtree>) -> Result<()> {
-    let Some(Subtree { top, parent, name }) = within else { return Ok(()) };
+    let Some(Subtree { components }) = within else { return Ok(()) };
+    check_length(components)?;
     let outside = |what: String| refuse(Code::VersionConflict, format!("{what}; what is left in it stays"));
-    if inodes::lookup(db, inodes::root_if_none(*parent), name)? != Some(*top) {
-        return outside(format!("directory {} was moved, removed or replaced meanwhile", shown(name)));
+    let mut top = inodes::ROOT;
+    for name in components {
+        match inodes::lookup(db, top, name)? {
+            Some(ino) => top = ino,
+            None => return outside(format!("directory {} was moved or removed meanwhile", shown(name))),
+        }
     }
     let (mut at, mut above) = (directory.ino, directory.parent);
-    while at != *top {
+    while at != top {
         if at == inodes::ROOT {
-            return outside(format!("the directory was moved out of {} meanwhile", shown(name)));
+            let name = components.last().map_or("/".into(), |name| shown(name));
+            return outside(format!("the directory was moved out of {name}, or that was replaced, meanwhile"));
         }
         (at, above) = (above, inodes::get(db, above)?.parent);
     }

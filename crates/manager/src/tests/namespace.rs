@@ -1,5 +1,6 @@
 //! The namespace against the simplest model (P7): a map from inode to node, and maps of names.
 
+use crate::namespace::names;
 use crate::rig::*;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -462,7 +463,7 @@ fn a_list_or_removal_within_a_tree_is_refused_outside_of_it() {
         let request = Rename { op_id, from_parent, from_name, to_parent, to_name, ..Rename::default() };
         rig.ask(&request).unwrap();
     };
-    let tree = Subtree { top: d, parent: 0, name: b"d".to_vec() };
+    let tree = Subtree { components: vec![b"d".to_vec()] };
     let list = |rig: &mut Rig, ino: u64| {
         let reply = rig.ask(&List { ino, within: Some(tree.clone()), ..List::default() });
         reply.map(|page| page.entries.len()).map_err(|error| error.code())
@@ -491,5 +492,42 @@ fn a_list_or_removal_within_a_tree_is_refused_outside_of_it() {
     rename(&mut rig, (keep, "d"), (1, "d"));
     assert_eq!((list(&mut rig, t), list(&mut rig, keep)), (Ok(1), Err(Code::VersionConflict)));
     assert_eq!(remove(&mut rig, t, "x"), Ok(0));
+    rig.audit();
+}
+
+/// The tree is what its path leads to: a directory above it may be moved, too.
+#[test]
+fn a_removal_within_a_tree_is_refused_once_a_directory_above_the_tree_was_moved() {
+    let mut rig = Rig::new(4);
+    let [a, keep] = ["a", "keep"].map(|name| rig.mkdir(1, name));
+    let b = rig.mkdir(a, "b");
+    let c = rig.mkdir(b, "c");
+    let d = rig.mkdir(c, "d");
+    rig.mkdir(d, "x");
+    let within = Some(Subtree { components: ["a", "b", "c"].map(|name| name.as_bytes().to_vec()).into() });
+    let list = |rig: &mut Rig, ino: u64| {
+        let reply = rig.ask(&List { ino, within: within.clone(), ..List::default() });
+        reply.map(|page| page.entries.len()).map_err(|error| error.code())
+    };
+    assert_eq!([c, d].map(|ino| list(&mut rig, ino)), [Ok(1); 2]);
+    let move_b = |rig: &mut Rig, from_parent: u64, to_parent: u64| {
+        let [from_name, to_name] = ["b", "b"].map(|name| name.as_bytes().to_vec());
+        let request = Rename { op_id: rig.op(), from_parent, from_name, to_parent, to_name, ..Rename::default() };
+        rig.ask(&request).unwrap();
+    };
+    move_b(&mut rig, a, keep);
+    assert_eq!([c, d].map(|ino| list(&mut rig, ino)), [Err(Code::VersionConflict); 2]);
+    let request = RemoveNames { op_id: rig.op(), parent: d, names: vec![b"x".to_vec()], within: within.clone() };
+    assert_eq!(rig.ask(&request).unwrap_err().code(), Code::VersionConflict);
+    let far = Some(Subtree { components: vec![b"a".to_vec(); names::MAX_COMPONENTS + 1] });
+    let refused = rig.ask(&List { ino: c, within: far, ..List::default() }).unwrap_err();
+    assert_eq!(refused.code(), Code::NameTooLong);
+    // Other directories of the same names take its place.
+    let other = rig.mkdir(a, "b");
+    let new = rig.mkdir(other, "c");
+    assert_eq!(
+        [c, d, new].map(|ino| list(&mut rig, ino)),
+        [Err(Code::VersionConflict), Err(Code::VersionConflict), Ok(0)]
+    );
     rig.audit();
 }
