@@ -54,7 +54,7 @@ use crate::soft::sessions::SoftSessions;
 use bytes::Bytes;
 use prost::Message;
 use reading::{ReadDone, ReadJob};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use tessera_consensus::Room;
 use tessera_failpoint as failpoint;
 use tessera_net::End;

@@ -135,9 +135,9 @@ impl ManagerCore {
         let mut added = self.changes(&command.queued.command).unwrap_or_default();
         let (requester, leases) = (command.requester(), &self.soft.leases);
         let delegated = |of: u64| leases.has_names(of, requester, self.clock.time.now_ns);
-        added.retain(|what| {
-            !command.changes.contains(what) && !matches!(what, LeaseTarget::Names(of) if delegated(*of))
-        });
+        // Both may be long: a file may have names in very many directories.
+        let before: HashSet<LeaseTarget> = command.changes.iter().copied().collect();
+        added.retain(|what| !before.contains(what) && !matches!(what, LeaseTarget::Names(of) if delegated(*of)));
         if failpoint::is_active("manager.names_not_rechecked") {
             added.clear();
         }

@@ -58,12 +58,18 @@ pub fn entry(db: &Db, parent: u64, name: &[u8]) -> Result<Vec<LeaseTarget>> {
 /// Other names of the inodes show that they have fewer.
 fn removed(db: &Db, parent: u64, inos: &[u64]) -> Result<Vec<LeaseTarget>> {
     let mut changes = inodes(inos)?;
-    let listing = Listing(inodes::root_if_none(parent));
+    changes.push(Listing(inodes::root_if_none(parent)));
     for ino in inos {
-        changes.extend(listings_with(db, *ino, MOST_LISTINGS)?.into_iter().filter(|other| *other != listing));
+        changes.extend(listings_with(db, *ino, MOST_LISTINGS)?);
     }
-    changes.push(listing);
-    Ok(changes)
+    Ok(distinct(changes))
+}
+
+/// Each target once: many files may have names in one directory.
+fn distinct(mut changes: Vec<LeaseTarget>) -> Vec<LeaseTarget> {
+    let mut seen = HashSet::with_capacity(changes.len());
+    changes.retain(|target| seen.insert(*target));
+    changes
 }
 
 /// As [`entry`], for each name of [`RemoveNames`].
@@ -87,7 +93,7 @@ pub fn expired(db: &Db, inos: &[u64]) -> Result<Vec<LeaseTarget>> {
     for ino in inos {
         changes.extend(listings_with(db, *ino, ALL_LISTINGS)?);
     }
-    Ok(changes)
+    Ok(distinct(changes))
 }
 
 fn named(db: &Db, parent: u64, name: &[u8]) -> rusqlite::Result<Option<u64>> {
@@ -125,8 +131,7 @@ pub fn committed(db: &Db, commit: &Commit) -> Result<Vec<LeaseTarget>> {
     if let Some(pack) = &commit.pack {
         let of_files: Vec<Vec<LeaseTarget>> =
             pack.files.iter().map(|file| committed(db, file)).collect::<Result<_>>()?;
-        let mut seen = HashSet::new();
-        return Ok(of_files.into_iter().flatten().filter(|target| seen.insert(*target)).collect());
+        return Ok(distinct(of_files.concat()));
     }
     let Some((ino, parent, name)) = commit_target(db, commit)? else { return Ok(Vec::new()) };
     let (written, names) = match parent {

@@ -1,6 +1,8 @@
 //! Leases: the manager recalls a client's lease before the cached state changes.
 
+use crate::coherence::leases::LeaseTarget;
 use crate::core::Event;
+use crate::log::lease_effects;
 use crate::rig::*;
 use bytes::Bytes;
 use prost::Message;
@@ -337,4 +339,19 @@ fn every_listing_that_shows_an_inode_is_recalled() {
     assert_eq!(rig.ask_as(Role::Client, ALICE, &list).unwrap().lease_ms, LEASE_MS);
     let id = chmod(&mut rig, BOB, ino);
     assert!(!rig.replies.contains_key(&id), "ALICE may show the old mode");
+}
+
+/// Files that expire together are mostly of one directory. What is recalled is compared with what was recalled before.
+#[test]
+fn files_that_expire_together_change_their_listing_once() {
+    let mut rig = rig();
+    let other = rig.mkdir(1, "other");
+    let inos: Vec<u64> = (0..8).map(|at| rig.put(1, &format!("e{at}"), b"c").unwrap().ino).collect();
+    let op_id = rig.op();
+    rig.ask(&Link { op_id, ino: inos[0], parent: other, name: b"l".to_vec() }).unwrap();
+    let changes = lease_effects::expired(rig.core.db(), &inos).unwrap();
+    let listings: Vec<_> = changes.iter().filter(|what| matches!(what, LeaseTarget::Listing(_))).collect();
+    assert_eq!(listings.len(), 2, "{listings:?}");
+    assert!([1, other].iter().all(|of| listings.contains(&&LeaseTarget::Listing(*of))));
+    assert_eq!(changes.len(), 2 + 2 * inos.len());
 }
