@@ -53,15 +53,14 @@ impl ManagerCore {
         let request = registry::decode::<HoldLocks>("HoldLocks", body)?;
         let reply: Bytes =
             self.soft.locks.hold(self.clock.time.now_ns, client_id, &request, &self.config)?.encode_to_vec().into();
-        // The record must list the client before it holds locks, so that a restarted manager knows.
-        match self.soft.locks.note() {
-            None => Ok(Some(reply)),
-            Some(note) => {
-                self.propose(note.propose());
-                self.reply_once_logged(origin, reply);
-                Ok(None)
-            }
+        // The record must list the client before it holds locks, so that a restarted manager knows. One that is on its way may have been
+        // proposed before the client came.
+        if self.soft.locks.note().is_none() && !self.is_noting_lockers() {
+            return Ok(Some(reply));
         }
+        self.propose(self.soft.locks.next_note().propose());
+        self.reply_once_logged(origin, reply);
+        Ok(None)
     }
 
     /// Answers the requests that were granted.

@@ -1,6 +1,9 @@
 //! Locks through the core: waiting replies, clients that leave, managers that restart.
 
+use crate::coherence::locks::noted;
+use crate::config::Config;
 use crate::core::Event;
+use crate::db::Db;
 use crate::rig::*;
 use prost::Message;
 use tessera_net::End;
@@ -280,4 +283,45 @@ fn locks_are_granted_at_a_busy_manager() {
         last = set(&mut rig, BOB, table, LockMode::Read);
     }
     assert_eq!(last, Ok(LockOutcome::Granted), "after a minute");
+}
+
+/// Begins a batch of one command, which stays open.
+fn begin(rig: &mut Rig) {
+    let index = rig.core.db().meta().unwrap().log_seq + 1;
+    rig.core.begin_entry(rig.now_ns, index).expect("a command waits");
+}
+
+/// A client that is on record may hold locks only if no record that leaves it out is on its way.
+#[test]
+fn a_client_holds_locks_only_once_the_last_record_on_its_way_lists_it() {
+    let config = Config { max_batch_commands: 1, ..config() };
+    let mut rig = Rig::with(Db::in_memory([7; 16]).unwrap(), config, 4);
+    hold(&mut rig, ALICE, 0, &[]);
+    hold(&mut rig, BOB, 0, &[]);
+    let carol = 0xca401;
+    let ask_to_hold = |rig: &mut Rig, client: u64| rig.send(Role::Client, client, &HoldLocks::default());
+    let leave = |rig: &mut Rig, client: u64| {
+        let closed = Event::ConnectionClosed { connection: client, end: End::ByPeer, client_gone: client };
+        rig.core.handle(rig.now_ns, closed);
+        rig.now_ns += 2_100 * MS;
+        rig.core.handle(rig.now_ns, Event::Tick);
+    };
+    // The record of Bob is being logged when Carol comes and goes. Bob's next request asks for another one like it.
+    leave(&mut rig, ALICE);
+    begin(&mut rig);
+    ask_to_hold(&mut rig, carol);
+    leave(&mut rig, carol);
+    ask_to_hold(&mut rig, BOB);
+    rig.core.finish_batch();
+    // Between the record with Carol and the one without it she comes again.
+    while !noted(rig.core.db()).unwrap().contains(&carol) {
+        begin(&mut rig);
+        rig.core.finish_batch();
+    }
+    let id = ask_to_hold(&mut rig, carol);
+    rig.settle();
+    let reply = HoldLocksReply::decode(rig.replies[&id].clone().unwrap()).unwrap();
+    assert!(noted(rig.core.db()).unwrap().contains(&carol), "another manager would grant her locks to others");
+    assert_eq!(set(&mut rig, carol, reply.table, LockMode::Write), Ok(LockOutcome::Granted));
+    rig.audit();
 }

@@ -109,8 +109,13 @@ impl Lockers {
 
     /// The clients to put on record, if the record differs.
     pub fn note(&self) -> Option<NoteLockers> {
+        Some(self.next_note()).filter(|note| !note.client_ids.iter().eq(&self.noted))
+    }
+
+    /// The clients to put on record now.
+    pub fn next_note(&self) -> NoteLockers {
         let clients: BTreeSet<u64> = self.clients.keys().chain(&self.expected).copied().collect();
-        (clients != self.noted).then(|| NoteLockers { client_ids: clients.into_iter().collect() })
+        NoteLockers { client_ids: clients.into_iter().collect() }
     }
 
     /// The record now lists `clients`: frees the locks of expired clients that it leaves out.
