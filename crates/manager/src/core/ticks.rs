@@ -34,13 +34,15 @@ impl ManagerCore {
     }
 
     pub(super) fn tend_sessions(&mut self) {
-        let (rows, soft) = self.soft.sessions.expired(self.unused_before_ns(self.config.session_ms));
+        let unused_before_ns = self.unused_before_ns(self.config.session_ms);
+        self.soft.sessions.end_unknown(unused_before_ns);
+        let (rows, soft) = self.soft.sessions.expired(unused_before_ns);
         soft.into_iter().for_each(|id| self.soft.sessions.forget(id));
         rows.chunks(1024).for_each(|ids| self.propose(EndSessions { session_ids: ids.to_vec() }.propose()));
         let old_ns = self.clock.time.now_ns.saturating_sub(ns(self.config.reader_persist_ms));
         let readers = self.soft.sessions.take_unpersisted(old_ns);
         readers.chunks(1024).for_each(|readers| self.propose(PersistReaders { readers: readers.to_vec() }.propose()));
-        let (trim, release) = self.soft.sessions.take_overdue(self.clock.time.now_ns, OVERDUE_A_TICK);
+        let (trim, release) = self.soft.sessions.take_overdue(OVERDUE_A_TICK);
         trim.chunks(256).for_each(|inos| self.propose(TrimVersions { inos: inos.to_vec() }.propose()));
         let release: Vec<u64> = release.into_iter().filter(|&ino| self.is_orphan(ino)).collect();
         release.chunks(256).for_each(|inos| self.propose(ReleaseOrphans { inos: inos.to_vec() }.propose()));

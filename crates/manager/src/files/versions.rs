@@ -266,7 +266,7 @@ pub fn trim(ctx: &mut Ctx, inode: &Inode, lifetime: Lifetime, refs: &mut RefChan
     let sql = "SELECT number, version_id FROM versions WHERE ino = ?1 ORDER BY number DESC LIMIT -1 OFFSET ?2";
     let excess: Vec<(u64, u64)> = ctx.db.all(sql, args![ino, keep])?;
     for (number, version_id) in excess {
-        if ctx.record(|ctx, live| Ok(u64::from(live.soft.sessions.is_read(version_id, ctx.now_ns))))? == 0 {
+        if ctx.record(|_, live| Ok(u64::from(live.soft.sessions.is_read(version_id))))? == 0 {
             drop_version(ctx, ino, number, refs)?;
         } else {
             ctx.db.run("INSERT OR IGNORE INTO overdue (ino) VALUES (?1)", args![ino])?;
@@ -333,7 +333,7 @@ pub fn release_orphans(ctx: &mut Ctx, command: &ReleaseOrphans) -> Result<()> {
 /// The database fails, or a page is damaged.
 pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Result<()> {
     let held = ctx.db.any("SELECT 1 FROM sessions WHERE ino = ?1 LIMIT 1", args![ino])?;
-    if held || ctx.record(|ctx, live| Ok(u64::from(live.soft.sessions.is_file_read(ino, ctx.now_ns))))? != 0 {
+    if held || ctx.record(|_, live| Ok(u64::from(live.soft.sessions.is_file_read(ino))))? != 0 {
         ctx.after_commit(Effect::CheckOrphan { ino });
         return Ok(());
     }

@@ -2,7 +2,7 @@
 //!
 //! A writer's session has a row from the start. A reader's lives in memory first and gets a row when it is older than
 //! `reader_persist_ms`, so that opening a small file costs no transaction. A manager that starts to lead therefore treats
-//! every version that exists then as read until a session's lifetime has passed ([`UnknownReaders`], P4).
+//! every version that exists then as read until a session's lifetime has passed without a pause ([`UnknownReaders`], P4).
 //!
 //! A reader pins its version, whose chunks keep their references. Only writers delay the collection of other chunks: they
 //! may name any chunk that a dedup query told them of.
@@ -50,15 +50,14 @@ pub struct SoftSessions {
     to_trim: BTreeSet<u64>,
     to_release: BTreeSet<u64>,
     count: u64,
-    unknown: UnknownReaders,
+    unknown: Option<UnknownReaders>,
 }
 
 /// What readers may hold that another manager knew and this one does not. A client whose session is gone opens its version
 /// again when it renews, within a session's lifetime.
-#[derive(Default)]
 struct UnknownReaders {
-    /// There are none from then on.
-    until_ns: i64,
+    /// When this manager began to lead.
+    led_since_ns: i64,
     /// They opened their versions no earlier.
     since_ns: i64,
     /// Their versions have lower ids.
@@ -93,12 +92,12 @@ impl SoftSessions {
         soft.to_trim = db.all("SELECT ino FROM overdue", [])?;
         let meta = db.meta()?;
         if meta.log_seq > 0 {
-            soft.unknown = UnknownReaders {
-                until_ns: now_ns.saturating_add(ns(config.session_ms)),
+            soft.unknown = Some(UnknownReaders {
+                led_since_ns: now_ns,
                 since_ns: meta.last_now_ns.saturating_sub(ns(config.reader_persist_ms)),
                 next_version: meta.next_version,
                 next_ino: meta.next_ino,
-            };
+            });
         }
         Ok(soft)
     }
@@ -186,14 +185,14 @@ impl SoftSessions {
     }
 
     /// Whether a reader holds this version, or may hold it.
-    pub fn is_read(&self, version_id: u64, now_ns: i64) -> bool {
-        let unknown = now_ns < self.unknown.until_ns && version_id < self.unknown.next_version;
+    pub fn is_read(&self, version_id: u64) -> bool {
+        let unknown = self.unknown.as_ref().is_some_and(|unknown| version_id < unknown.next_version);
         (unknown || self.by_version.contains_key(&version_id)) && !failpoint::is_active("manager.readers_pin_nothing")
     }
 
     /// Whether a reader holds any version of this file, or may hold one.
-    pub fn is_file_read(&self, ino: u64, now_ns: i64) -> bool {
-        let unknown = now_ns < self.unknown.until_ns && ino < self.unknown.next_ino;
+    pub fn is_file_read(&self, ino: u64) -> bool {
+        let unknown = self.unknown.as_ref().is_some_and(|unknown| ino < unknown.next_ino);
         (unknown || self.by_ino.contains_key(&ino)) && !failpoint::is_active("manager.readers_pin_nothing")
     }
 
@@ -208,10 +207,10 @@ impl SoftSessions {
     }
 
     /// Files that no reader holds now: (versions to trim, orphans to release), at most `max` of each. Returns each once.
-    pub fn take_overdue(&mut self, now_ns: i64, max: usize) -> (Vec<u64>, Vec<u64>) {
+    pub fn take_overdue(&mut self, max: usize) -> (Vec<u64>, Vec<u64>) {
         // Those that unknown readers may hold can be many.
-        let from = if now_ns < self.unknown.until_ns { self.unknown.next_ino } else { 0 };
-        let free = |ino: &u64| !self.is_file_read(*ino, now_ns);
+        let from = self.unknown.as_ref().map_or(0, |unknown| unknown.next_ino);
+        let free = |ino: &u64| !self.is_file_read(*ino);
         let trim = self.to_trim.range(from..).copied().filter(free).take(max).collect::<Vec<_>>();
         let release = self.to_release.range(from..).copied().filter(free).take(max).collect::<Vec<_>>();
         trim.iter().for_each(|ino| _ = self.to_trim.remove(ino));
@@ -225,8 +224,13 @@ impl SoftSessions {
         let writers = self.writers.values().map(|w| w.started_ns.max(now_ns.saturating_sub(hold_ns)));
         let holds = failpoint::is_active("manager.readers_hold_garbage");
         let readers = self.readers.values().filter(|_| holds).map(|r| r.row.started_ns);
-        let unknown = (now_ns < self.unknown.until_ns).then_some(self.unknown.since_ns);
+        let unknown = self.unknown.as_ref().map(|unknown| unknown.since_ns);
         writers.chain(readers).chain(unknown).chain([now_ns]).min().unwrap_or(now_ns)
+    }
+
+    /// Readers of an earlier manager have had the time to open their versions again, if this one began to lead at or before `before_ns`.
+    pub fn end_unknown(&mut self, before_ns: i64) {
+        self.unknown.take_if(|unknown| unknown.led_since_ns <= before_ns);
     }
 
     /// Sessions last used before `before_ns`: (those with rows, readers in memory).

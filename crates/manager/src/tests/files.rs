@@ -1,5 +1,6 @@
 //! Files and versions against a model that maps every byte of every version to a byte of some content.
 
+use crate::config::Config;
 use crate::rig::*;
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -637,6 +638,33 @@ fn a_version_opened_just_before_a_restart_can_be_opened_again() {
         assert!(rig.core.db().any("SELECT 1 FROM overdue", []).is_ok_and(|any| !any));
         rig.audit();
     }
+}
+
+/// P4: readers of an earlier manager could not open their versions again while the new one was stopped.
+#[test]
+fn readers_of_an_earlier_manager_get_more_time_when_the_new_one_was_stopped() {
+    let mut rig = Rig::new(4);
+    let ino = rig.put(1, "f", b"content").unwrap().ino;
+    let version = rig.read(1, "f").unwrap().version.unwrap().version;
+    let mut rig = rig.restart_with(Config { down_after_ms: 5_000, ..config() });
+    for _ in 0..28 {
+        rig.tick(2_000);
+    }
+    // It stops for 10 s, and the last name is removed before its first tick.
+    rig.now_ns += 10_000 * MS;
+    let op_id = rig.op();
+    rig.ask(&Unlink { op_id, parent: 1, name: b"f".to_vec(), directory: false }).unwrap();
+    for _ in 0..28 {
+        rig.tick(2_000);
+    }
+    let again = OpenRead { ino, version, len_bytes: u64::MAX, ..Default::default() };
+    let session_id = rig.ask(&again).unwrap().session_id;
+    rig.ask(&CloseSession { session_id, ..Default::default() }).unwrap();
+    for _ in 0..4 {
+        rig.tick(2_000);
+    }
+    assert_eq!(rig.ask(&again).unwrap_err().code(), Code::NotFound, "it goes a session's lifetime after the stop");
+    rig.audit();
 }
 
 #[test]
