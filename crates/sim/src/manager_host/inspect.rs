@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use tessera_manager::db::rows;
 use tessera_manager::db::{Db, digest};
-use tessera_wire::meta::{ClusterStatus, Drain, GetStatus, Maintain, MaintainReply, MaintenanceJob};
+use tessera_wire::meta::{ClusterStatus, Drain, FIRST_CONTENT, GetStatus, Maintain, MaintainReply, MaintenanceJob};
 use tessera_wire::{ClassInfo, Health, NodeInfo, Role};
 
 /// A committed chunk and where its fragments should be.
@@ -98,8 +98,10 @@ impl ManagerHost {
         let mut statement = db.conn().prepare_cached(sql).expect("the schema is fixed");
         let pages = statement.query_map([name.as_bytes()], |r| r.get::<_, Vec<u8>>(0)).expect("the schema is fixed");
         for page in pages {
-            tessera_manager::for_each_chunk(&page.expect("the schema is fixed"), |chunk| {
-                chunks.insert(chunk);
+            tessera_manager::for_each_chunk(&page.expect("the schema is fixed"), |id| {
+                let sql = "SELECT chunk_id FROM contents WHERE content_id = ?1";
+                let pack = |sql: &str| db.conn().query_row(sql, [id as i64], |row| row.get::<_, i64>(0));
+                chunks.insert(if id < FIRST_CONTENT { id } else { pack(sql).expect("a content has a row") as u64 });
             });
         }
         chunks
