@@ -336,8 +336,8 @@ fn a_full_spool_does_not_have_theirs_written_on() {
             false => file.write_all_at(&data(5, 200_000), at).err(),
             true => (1..40).find_map(|step| file.set_len(200_000 + step).err()),
         };
-        // The background may have pushed the log, and kept it beside the file, before the step that the spool had no room for: then this
-        // step is one of their version.
+        // The log may have been pushed, and kept beside the file, before the step that the spool has no room for: then this step changes the
+        // other mount's version.
         let estale = rustix::io::Errno::STALE.raw_os_error();
         let code = refused.and_then(|error| error.raw_os_error());
         assert!(code.is_none_or(|code| code == estale), "{name}: {code:?}, {}", m.counts());

@@ -7,9 +7,10 @@ use super::pack::PACK_BYTES;
 use super::{Cancel, Writer};
 use crate::client::Client;
 use crate::error::{Error, FileError};
+use crate::inodes::write_params;
 use crate::read::ReadHandle;
 use crate::read::core::ReadParams;
-use crate::write::core::{Owner, PackParams, Target, Times, WriteParams, WriteRequest};
+use crate::write::core::{PackParams, WriteParams};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use tessera_accel::hash::chunk_hash;
@@ -163,27 +164,13 @@ impl Client {
 
     /// Stores a pack that no file is written for. Returns how many contents were moved into it.
     fn commit_pack(&self, bytes: Bytes, pack: PackParams, cancel: &Cancel) -> Result<u64, FileError> {
-        let len_bytes = bytes.len() as u64;
         let params = WriteParams {
             file: format!("a pack like {}", pack.like),
-            target: Target::Inode(0),
-            hints: Vec::new(),
-            mode: CommitMode::Replace,
-            if_version: None,
-            size_hint_bytes: Some(len_bytes),
-            expect_policy: None,
-            times: Times::default(),
-            owner: Owner::default(),
-            want_lease: false,
-            content: 0,
-            lock_fence: None,
+            size_hint_bytes: Some(bytes.len() as u64),
             pack: Some(Arc::new(pack)),
+            ..write_params(0, false)
         };
-        let mut writer = Writer::new(&self.context, params, cancel.clone());
-        let chunk = writer.pack(bytes);
-        let end = WriteRequest::EndOfInput { size_bytes: len_bytes, cuts: false, keep_session: false };
-        writer.driver.post_and_drive([chunk, end, WriteRequest::Open]);
-        Ok(writer.await_version(false)?.moved)
+        Ok(Writer::new(&self.context, params, cancel.clone()).write_pack(bytes)?.moved)
     }
 }
 

@@ -149,12 +149,15 @@ impl Writer {
         }
     }
 
-    /// Hashes all of a pack on this thread. It is one chunk, also if all of it is zeros.
-    fn pack(&mut self, data: Bytes) -> WriteRequest {
+    /// Writes a pack, which is one chunk also if all of it is zeros.
+    fn write_pack(mut self, bytes: Bytes) -> Result<WriteDone, FileError> {
         assert_eq!(self.index, 0, "a pack is all of its input");
-        self.index += 1;
-        self.driver.with_status(|status| status.hashing_bytes += data.len() as u64);
-        WriteRequest::Chunk(ChunkReady::new(0, 0, data))
+        let size_bytes = bytes.len() as u64;
+        self.driver.with_status(|status| status.hashing_bytes += size_bytes);
+        let chunk = WriteRequest::Chunk(ChunkReady::new(0, 0, bytes));
+        let end = WriteRequest::EndOfInput { size_bytes, cuts: false, keep_session: false };
+        self.driver.post_and_drive([chunk, end, WriteRequest::Open]);
+        self.await_version(false)
     }
 
     /// Hands a piece to another thread to be hashed; waits while the window is full.

@@ -5,7 +5,7 @@ use super::input::{CutRule, Cutting, Source, Stretch, is_hole};
 use super::{Cancel, Writer, put};
 use crate::context::Context;
 use crate::error::{Cause, FileError};
-use crate::write::core::{Owner, PackParams, Target, WriteDone, WriteParams, WriteRequest};
+use crate::write::core::{Owner, PackParams, Target, WriteDone, WriteParams};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
 use std::collections::HashMap;
@@ -191,12 +191,8 @@ impl Packing {
 
 /// Writes a pack. Returns the results of its files, in order; of those that must be tried by themselves, `None`.
 fn write(context: &Arc<Context>, packed: Packed, files: &[&SmallFile], cancel: &Cancel) -> Option<Vec<Option<Done>>> {
-    let len = packed.bytes.len() as u64;
-    let mut writer = Writer::new(context, packed.params(&files[0].params), cancel.clone());
-    let chunk = writer.pack(packed.bytes.clone());
-    let end = WriteRequest::EndOfInput { size_bytes: len, cuts: false, keep_session: false };
-    writer.driver.post_and_drive([chunk, end, WriteRequest::Open]);
-    match writer.await_version(false) {
+    let writer = Writer::new(context, packed.params(&files[0].params), cancel.clone());
+    match writer.write_pack(packed.bytes) {
         Ok(done) if done.files.len() == files.len() => {
             let one = |((file, packed), new_bytes): ((&&SmallFile, &PackedFile), &u64)| {
                 packed.error.is_none().then(|| Ok(of_file(file, packed, &done, *new_bytes)))
