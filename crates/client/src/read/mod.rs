@@ -220,9 +220,8 @@ pub(crate) fn get(
     progress: Option<ProgressFn<'_>>,
 ) -> Result<(Opened, u64), FileError> {
     let OpenRead { offset, len_bytes, .. } = params.open;
-    let bulk = params.bulk;
     let handle = ReadHandle::open(context, params)?;
-    let pack = handle.driver.with_status(|status| status.pack_to_fetch).filter(|_| bulk);
+    let pack = handle.driver.with_status(|status| status.pack_to_fetch);
     // One thread fetches a pack, the others take it from the cache.
     let _turn = pack.map(|pack| context.pack_turns[pack as usize % context.pack_turns.len()].lock());
     let read = handle.read_range(offset, len_bytes, true, sink, progress)?;

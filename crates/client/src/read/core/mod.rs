@@ -293,8 +293,11 @@ impl ReadCore {
         }
     }
 
-    /// The pack that holds the first bytes of the file, unless the cache has it.
+    /// In a bulk read, the pack that holds the first bytes of the file, unless the cache has it.
     pub(crate) fn pack_to_fetch(&self) -> Option<u64> {
+        if !self.params.bulk {
+            return None;
+        }
         let (extent, chunk) = self.pages.find(0)?;
         self.pages.name_of(&extent)?;
         chunk.map(|chunk| chunk.chunk_id).filter(|chunk_id| !self.cache.shared.chunks.contains_key(chunk_id))
