@@ -153,7 +153,8 @@ impl State {
         let every_ns = self.lease_ns / SIGNS_PER_LEASE;
         let wait_ns = self.heard_ns.map_or(0, |heard_ns| every_ns - (now_ns - heard_ns));
         let cut_off = std::mem::take(&mut self.cut_off);
-        let sign = (busy && self.table != 0 && (cut_off || wait_ns <= 0)).then_some(self.table);
+        // Also an idle client is waited for: the manager that leads now does not know that it holds nothing.
+        let sign = (self.table != 0 && (cut_off || busy && wait_ns <= 0)).then_some(self.table);
         let unsent: Vec<Key> = self.owners.iter().filter(|(_, o)| o.has_unsent()).map(|(key, _)| *key).collect();
         let until_sign = Duration::from_nanos(u64::try_from(wait_ns).unwrap_or(0)).clamp(LOOK, Duration::from_secs(1));
         let next = if busy && unsent.is_empty() { until_sign } else { RETRY };

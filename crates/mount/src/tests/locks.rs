@@ -59,6 +59,38 @@ fn an_unlock_from_before_a_loss_is_not_sent_after_it() {
     assert!(!locks_again_after_a_loss());
 }
 
+/// A manager that begins to lead waits for all clients that were on record, also for those that hold nothing by now.
+#[test]
+fn an_idle_client_tells_a_new_manager_that_it_holds_nothing() {
+    let (store, mount) = locking();
+    let mut tasks = Tasks::default();
+    tasks.spawn(crate::locks::work(Arc::downgrade(&mount)));
+    tasks.run(async {
+        for mode in [LockMode::Write, LockMode::Unlock] {
+            let done = mount.locks.set(&lock(mode, 0, 9), false, &mut || false, &mut HeldBefore::default()).await;
+            assert_eq!(done, Ok(LockOutcome::Granted));
+        }
+        let assertions = async || {
+            for _ in 0..40 {
+                pause().await;
+            }
+            store.locks.borrow().assertions
+        };
+        let before = assertions().await;
+        // The next manager does not know the client's table.
+        store.locks.borrow_mut().expire();
+        assert_eq!(assertions().await, before, "an idle client gives no signs of life");
+        store.locks.borrow_mut().is_silent = true;
+        mount.locks.cut_off();
+        assert_eq!(assertions().await, before);
+        store.locks.borrow_mut().is_silent = false;
+        while store.locks.borrow().assertions == before {
+            pause().await;
+        }
+        assert_eq!(assertions().await, before + 1, "once is enough");
+    });
+}
+
 /// P7: the program is told that its locks on the file are lost, so nobody would release a lock that it gets after that.
 #[test]
 fn a_request_that_waited_through_a_loss_gets_no_lock() {
