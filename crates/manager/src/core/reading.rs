@@ -84,6 +84,12 @@ impl ReadJob {
 }
 
 impl ReadDone {
+    /// Whether there is nothing to reply but an error.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        self.found.is_err()
+    }
+
     /// The reply of a manager that leads no more.
     pub(crate) fn refused(self, error: Error) -> super::Action {
         self.job.origin.reply(Err(error))

@@ -10,6 +10,7 @@ use rusqlite::InterruptHandle;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// Interval at which readers are interrupted that must end.
@@ -23,6 +24,8 @@ struct Inner {
     path: PathBuf,
     /// Read by each connection while it is open.
     gate: RwLock<()>,
+    /// How many want all connections closed.
+    closing: AtomicUsize,
     open: Mutex<Handles>,
 }
 
@@ -39,10 +42,15 @@ impl DbReaders {
     /// For the database in `dir`.
     #[must_use]
     pub fn new(dir: &Path) -> DbReaders {
-        DbReaders(Arc::new(Inner { path: dir.join(FILE_NAME), gate: RwLock::new(()), open: Mutex::default() }))
+        DbReaders(Arc::new(Inner {
+            path: dir.join(FILE_NAME),
+            gate: RwLock::new(()),
+            closing: AtomicUsize::new(0),
+            open: Mutex::default(),
+        }))
     }
 
-    /// Runs `read` with a new connection. Statements of one transaction see one state.
+    /// Runs `read` with a new connection.
     ///
     /// # Errors
     /// SQLite fails.
@@ -56,26 +64,52 @@ impl DbReaders {
         result
     }
 
-    /// As [`DbReaders::with`], in one transaction.
+    /// Runs `reads` with a new connection for several reads, one after the other. It asks [`Reads::must_end`] between them, since others
+    /// wait until the connection is closed.
     ///
     /// # Errors
     /// SQLite fails.
-    pub fn in_one_state<T>(&self, read: impl FnOnce(&Db) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
-        self.with(|db| {
-            db.exec("BEGIN", [])?;
-            read(db)
-        })
+    pub fn several<T>(&self, reads: impl FnOnce(&Reads<'_>) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        self.with(|db| reads(&Reads { db, closing: &self.0.closing }))
     }
 
     /// Interrupts all reads, and waits until they have ended.
     #[must_use]
     pub fn close(&self) -> Closed<'_> {
-        loop {
+        self.0.closing.fetch_add(1, Ordering::SeqCst);
+        let guard = loop {
             self.0.open.lock().by_number.values().for_each(InterruptHandle::interrupt);
             if let Some(guard) = self.0.gate.try_write_for(INTERRUPT_EVERY) {
-                return Closed(guard);
+                break guard;
             }
-        }
+        };
+        self.0.closing.fetch_sub(1, Ordering::SeqCst);
+        Closed(guard)
+    }
+}
+
+/// A connection for several reads.
+pub struct Reads<'a> {
+    db: &'a Db,
+    closing: &'a AtomicUsize,
+}
+
+impl Reads<'_> {
+    /// Whether another thread waits until this connection is closed.
+    #[must_use]
+    pub fn must_end(&self) -> bool {
+        self.closing.load(Ordering::SeqCst) > 0
+    }
+
+    /// Runs `read` in a transaction of its own: it sees the last committed state.
+    ///
+    /// # Errors
+    /// SQLite fails; the connection is not fit for more reads.
+    pub fn in_one_state<T>(&self, read: impl FnOnce(&Db) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        self.db.exec("BEGIN", [])?;
+        let result = read(self.db)?;
+        self.db.exec("COMMIT", [])?;
+        Ok(result)
     }
 }
 
@@ -97,9 +131,14 @@ impl Handles {
 mod tests {
     use super::*;
     use crate::db::LOG_KEPT_BYTES;
+    use std::sync::mpsc::channel;
 
     fn files(db: &Db) -> rusqlite::Result<u64> {
         db.one("SELECT files FROM meta", [])
+    }
+
+    fn in_one_state<T>(readers: &DbReaders, read: impl FnOnce(&Db) -> rusqlite::Result<T>) -> rusqlite::Result<T> {
+        readers.several(|reads| reads.in_one_state(read))
     }
 
     #[test]
@@ -110,7 +149,7 @@ mod tests {
         owner.exec("UPDATE meta SET files = 1", []).unwrap();
         assert_eq!(readers.with(files).unwrap(), 0);
         owner.commit().unwrap();
-        let seen = readers.in_one_state(|db| {
+        let seen = in_one_state(&readers, |db| {
             let before = files(db)?;
             owner.exec("UPDATE meta SET files = 2", [])?;
             Ok((before, files(db)?))
@@ -132,7 +171,7 @@ mod tests {
         };
         write_mib(100);
         assert!(log_bytes() < LOG_KEPT_BYTES, "{} bytes without a read", log_bytes());
-        let read = readers.in_one_state(|db| {
+        let read = in_one_state(&readers, |db| {
             files(db)?;
             write_mib(100);
             Ok(log_bytes())
@@ -144,11 +183,40 @@ mod tests {
     }
 
     #[test]
+    fn a_connection_for_several_reads_sees_each_newer_state_and_ends_when_it_must() {
+        let dir = tempfile::tempdir().unwrap();
+        let (owner, readers) = (Db::create(dir.path(), [1; 16]).unwrap(), DbReaders::new(dir.path()));
+        let ((read, found), (changed, changes)) = (channel(), channel::<()>());
+        std::thread::scope(|scope| {
+            let readers = &readers;
+            let reading = scope.spawn(move || {
+                readers.several(|reads| {
+                    read.send(reads.in_one_state(files)?).unwrap();
+                    changes.recv().unwrap();
+                    read.send(reads.in_one_state(files)?).unwrap();
+                    while !reads.must_end() {
+                        std::thread::yield_now();
+                    }
+                    Ok(())
+                })
+            });
+            assert_eq!(found.recv().unwrap(), 0);
+            owner.exec("UPDATE meta SET files = 2", []).unwrap();
+            changed.send(()).unwrap();
+            assert_eq!(found.recv().unwrap(), 2);
+            let closed = readers.close();
+            reading.join().unwrap().unwrap();
+            drop(closed);
+            assert!(!readers.several(|reads| Ok(reads.must_end())).unwrap());
+        });
+    }
+
+    #[test]
     fn closing_interrupts_what_is_read_and_keeps_others_out() {
         let dir = tempfile::tempdir().unwrap();
         let (_owner, readers) = (Db::create(dir.path(), [1; 16]).unwrap(), DbReaders::new(dir.path()));
         const ENDLESS: &str = "WITH RECURSIVE n (x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT count(*) FROM n";
-        let (begun, begins) = std::sync::mpsc::channel();
+        let (begun, begins) = channel();
         std::thread::scope(|scope| {
             let endless = scope.spawn(|| {
                 readers.with(|db| {

@@ -14,6 +14,9 @@ use tessera_wire::{Code, Error};
 /// Interval at which the thread looks up although nothing wakes it.
 const IDLE: Duration = Duration::from_secs(3600);
 
+/// A connection without a job is closed after this time: whoever replaces the database waits for it.
+const STAY: Duration = Duration::from_millis(5);
+
 /// `None`: the thread ends.
 type Jobs = Inbox<Option<ReadJob>>;
 
@@ -48,17 +51,42 @@ impl Reading {
 
 fn serve(jobs: &Jobs, readers: &DbReaders, config: &Config, inbox: &Inbox<In>) {
     let mut known = KnownCounts::default();
+    let mut next = None;
     loop {
-        match jobs.take_within(IDLE) {
-            Some(Some(job)) => {
-                let done = readers.in_one_state(|db| Ok(job.clone().run(db, config, &mut known)));
-                let done = done.unwrap_or_else(|error| {
-                    job.failed(Error::new(Code::Unavailable, format!("the manager's database cannot be read: {error}")))
-                });
-                inbox.push(None, In::Event(Event::Read(done)));
-            }
+        match next.take().or_else(|| jobs.take_within(IDLE)) {
+            Some(Some(job)) => next = run_several(job, jobs, readers, (config, &mut known), inbox),
             Some(None) => return,
             None => {}
         }
     }
+}
+
+/// Runs a job, and those that come soon after it on the same connection: to open one costs more than to list a small directory. Returns
+/// what came last.
+fn run_several(
+    mut job: ReadJob,
+    jobs: &Jobs,
+    readers: &DbReaders,
+    (config, known): (&Config, &mut KnownCounts),
+    inbox: &Inbox<In>,
+) -> Option<Option<ReadJob>> {
+    let ran = readers.several(|reads| {
+        loop {
+            let done = reads.in_one_state(|db| Ok(job.clone().run(db, config, known)))?;
+            let failed = done.failed();
+            inbox.push(None, In::Event(Event::Read(done)));
+            if failed {
+                return Ok(None);
+            }
+            match jobs.take_within(STAY) {
+                Some(Some(next)) if !reads.must_end() => job = next,
+                last => return Ok(last),
+            }
+        }
+    });
+    ran.unwrap_or_else(|error| {
+        let text = format!("the manager's database cannot be read: {error}");
+        inbox.push(None, In::Event(Event::Read(job.failed(Error::new(Code::Unavailable, text)))));
+        None
+    })
 }
