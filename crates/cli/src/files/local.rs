@@ -1,8 +1,11 @@
 //! Local files and directories: walks them with their attributes.
 
-use crate::exit::{At, Failure, Outcome};
+use super::place::{BENEATH, open_named};
+use crate::exit::{At, Exit, Failure, Outcome, failure};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::Errno;
 use std::ffi::OsStr;
-use std::fs::Metadata;
+use std::fs::{File, Metadata};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
@@ -43,6 +46,32 @@ impl LocalEntry {
     /// Length of a regular file in bytes; 0 for other kinds.
     pub fn len_bytes(&self) -> u64 {
         if let Kind::File(len) = self.kind { len } else { 0 }
+    }
+
+    /// Opens a regular file for reading. What took its place since it was examined is not followed or waited for, if it is a link, also to a
+    /// directory on the way from the root of the walk, or a pipe.
+    ///
+    /// # Errors
+    /// The system's; or something else is there now.
+    pub fn open(&self) -> Outcome<File> {
+        const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
+        let file = match self.names.len() {
+            0 => rustix::fs::open(&self.path, FLAGS, Mode::empty()),
+            depth => {
+                let root = self.path.ancestors().nth(depth).unwrap_or(Path::new(""));
+                let below: PathBuf = self.names.iter().map(|name| OsStr::from_bytes(name)).collect();
+                let root = open_named(root).at(root)?;
+                rustix::fs::openat2(&root, below, FLAGS, Mode::empty(), BENEATH)
+            }
+        };
+        let path = self.path.display();
+        let other =
+            || failure!(Exit::Failed, "{path}: was a file when the command began and is none now; store it again");
+        let file = match file {
+            Err(Errno::LOOP | Errno::XDEV | Errno::NOTDIR | Errno::NXIO) => return Err(other()),
+            file => File::from(file.map_err(io::Error::from).at(&self.path)?),
+        };
+        if file.metadata().at(&self.path)?.is_file() { Ok(file) } else { Err(other()) }
     }
 
     fn new(path: PathBuf, names: Vec<Vec<u8>>, meta: &Metadata) -> io::Result<LocalEntry> {
@@ -142,5 +171,37 @@ mod tests {
                 (b"b/file".to_vec(), Kind::File(5)),
             ]
         );
+    }
+
+    /// What takes a file's place after the walk is not read: a link may lead anywhere, and a pipe waits for ever.
+    #[test]
+    fn only_what_is_still_a_file_is_opened() {
+        let dir = tempfile::tempdir().unwrap();
+        let (root, secret) = (dir.path().join("root"), dir.path().join("secret"));
+        std::fs::create_dir_all(root.join("d")).unwrap();
+        std::fs::create_dir(&secret).unwrap();
+        for path in [root.join("d/f"), root.join("g"), secret.join("f")] {
+            std::fs::write(path, "text").unwrap();
+        }
+        let (found, _) = walk(&root).unwrap();
+        let entry = |name: &str| found.iter().find(|e| e.path == root.join(name)).unwrap();
+        assert!(entry("d/f").open().is_ok() && entry("g").open().is_ok());
+        std::fs::rename(root.join("d"), root.join("old")).unwrap();
+        std::os::unix::fs::symlink(&secret, root.join("d")).unwrap();
+        let place = |make: &dyn Fn(&Path)| {
+            std::fs::remove_file(root.join("g")).unwrap();
+            make(&root.join("g"));
+        };
+        assert_eq!(entry("d/f").open().unwrap_err().exit, Exit::Failed);
+        place(&|path| std::os::unix::fs::symlink(secret.join("f"), path).unwrap());
+        assert_eq!(entry("g").open().unwrap_err().exit, Exit::Failed);
+        place(&|path| rustix::fs::mknodat(rustix::fs::CWD, path, rustix::fs::FileType::Fifo, Mode::RWXU, 0).unwrap());
+        assert_eq!(entry("g").open().unwrap_err().exit, Exit::Failed);
+        place(&|path| std::fs::write(path, "another").unwrap());
+        assert!(entry("g").open().is_ok());
+        // What the user names may be a link.
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink(secret.join("f"), &link).unwrap();
+        assert!(look(&link).unwrap().open().is_ok());
     }
 }

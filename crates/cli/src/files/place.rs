@@ -18,8 +18,8 @@ use tessera_wire::Attr;
 
 /// How a directory is opened whose entries are made.
 const DIRECTORY: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(OFlags::CLOEXEC);
-/// How a name is resolved that the store gave.
-const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
+/// How a name is resolved that the user did not give.
+pub(super) const BENEATH: ResolveFlags = ResolveFlags::BENEATH.union(ResolveFlags::NO_SYMLINKS);
 /// Permission bits that make a program run as its owner.
 const SET_ID: u32 = 0o6000;
 
@@ -133,7 +133,7 @@ impl Target {
 }
 
 /// Opens a directory that the user named; links are followed.
-fn open_named(path: &Path) -> io::Result<OwnedFd> {
+pub(super) fn open_named(path: &Path) -> io::Result<OwnedFd> {
     let path = if path.as_os_str().is_empty() { Path::new(".") } else { path };
     Ok(rustix::fs::openat(CWD, path, DIRECTORY, Mode::empty())?)
 }

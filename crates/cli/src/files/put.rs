@@ -13,7 +13,6 @@ use crate::term::{Out, Progress, units};
 use serde_json::json;
 use std::collections::BTreeSet;
 use std::ffi::OsString;
-use std::fs::File;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -276,7 +275,7 @@ pub(super) fn put_file(
     sums: &Sums,
 ) -> Outcome {
     let path = &found.path;
-    let mut file = File::open(path).at(path)?;
+    let mut file = found.open()?;
     let before = file.metadata().at(path)?;
     let watch = file.try_clone().at(path)?;
     let source = match found.sparse {

@@ -5,7 +5,7 @@ use super::put::{Condition, Job, Sums, put_file, set_owner};
 use crate::exit::{At, Exit, Failure, Outcome, failure};
 use crate::remote::Store;
 use crate::term::Progress;
-use std::fs::{File, Metadata};
+use std::fs::Metadata;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use tessera_client::path::StorePath;
@@ -105,7 +105,7 @@ pub fn put(store: &Store, jobs: &[Job], condition: &Condition, progress: &Progre
 /// All bytes of a small file. `None`: it is not small any more.
 fn read(Job { found, to }: &Job) -> Outcome<Option<Small>> {
     let path = &found.path;
-    let file = File::open(path).at(path)?;
+    let file = found.open()?;
     let before = file.metadata().at(path)?;
     let mut content = Vec::with_capacity(before.len().min(SMALL_BYTES) as usize + 1);
     (&file).take(SMALL_BYTES + 1).read_to_end(&mut content).at(path)?;
