@@ -2,7 +2,7 @@
 
 use crate::exit::{At, Outcome};
 use std::time::Duration;
-use tessera_client::{Cancel, Client, Error, Options};
+use tessera_client::{Cancel, Client, Compacted, Error, Options};
 use tessera_node::NodeOptions;
 use tessera_wire::meta::GetMap;
 use tessera_wire::{Health, NodeInfo};
@@ -45,9 +45,15 @@ impl Upkeep {
             loop {
                 std::thread::sleep(self.every);
                 match self.run() {
-                    Ok(0) => {}
-                    Ok(packs) => tracing::info!(packs, "packs were written anew"),
-                    Err(error) => tracing::warn!(%error, "not all packs were written anew; the rest is tried later"),
+                    Ok(done) => {
+                        if done.packs > 0 {
+                            tracing::info!(packs = done.packs, "packs were written anew");
+                        }
+                        if let Some(error) = done.failed {
+                            tracing::warn!(%error, "not all packs were written anew; the rest is tried later");
+                        }
+                    }
+                    Err(error) => tracing::warn!(%error, "packs were not written anew; that is tried later"),
                 }
             }
         };
@@ -55,15 +61,15 @@ impl Upkeep {
         Ok(())
     }
 
-    /// Writes this node's share anew; returns how many packs.
-    fn run(&self) -> Result<u64, Error> {
+    /// Writes this node's share anew.
+    fn run(&self) -> Result<Compacted, Error> {
         let client = Client::connect(&self.managers, self.options.clone())?;
         let nodes = client.ask(&GetMap { known_version: 0, pg_ids: Vec::new(), all_nodes: true })?.nodes;
         let done = match share(&nodes, &self.name) {
             Some((own, all)) => {
-                client.compact_packs(self.living_percent, |pack| pack % all == own, &Cancel::default())?.packs
+                client.compact_packs(self.living_percent, |pack| pack % all == own, &Cancel::default())?
             }
-            None => 0,
+            None => Compacted::default(),
         };
         client.close(Duration::from_secs(5));
         Ok(done)

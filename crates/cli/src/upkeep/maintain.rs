@@ -3,12 +3,12 @@
 use super::status::{DIFFERS_ADVICE, HEAL_ADVICE, comparison};
 use super::waiting;
 use crate::args::UpkeepArgs;
-use crate::exit::{Exit, Outcome, bail, failure};
+use crate::exit::{Exit, Failure, Outcome, bail, failure};
 use crate::remote::Store;
 use crate::term::{Out, Progress, units};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use tessera_client::Cancel;
+use tessera_client::{Cancel, Compacted};
 use tessera_wire::meta::{ClusterStatus, ComparisonResult, Counter, MaintainReply, MaintenanceJob, WaitReason};
 use tessera_wire::{DiskInfo, Health};
 
@@ -26,12 +26,14 @@ pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
     let out = args.common.output;
     let store = Store::connect(&args.common)?;
     let started = Instant::now();
-    if what == MaintenanceJob::Gc && !args.look && !args.no_wait {
-        rewrite_packs(&store, out);
+    let follows = !args.look && !args.no_wait;
+    let mut rewritten = Compacted::default();
+    if what == MaintenanceJob::Gc && follows {
+        rewritten = rewrite_packs(&store, out)?;
     }
     let mut state = store.maintain(what, !args.look)?;
     let mut damage = Ok(());
-    if !args.no_wait && !args.look {
+    if follows {
         state = follow(&store, what, state, out)?;
         damage = match what {
             MaintenanceJob::Repair => unrepaired(&state, &store.status()?),
@@ -39,7 +41,9 @@ pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
                 let status = store.status()?;
                 lost(status.chunks_lost).and_then(|()| undecided(&status))
             }
-            MaintenanceJob::Gc => undeleted(&state, &store.status()?, out).and_then(|()| uncompacted(&state)),
+            MaintenanceJob::Gc => undeleted(&state, &store.status()?, out)
+                .and_then(|()| uncompacted(&state))
+                .and_then(|()| unwritten(rewritten)),
             MaintenanceJob::Unknown => Ok(()),
         };
     }
@@ -54,22 +58,47 @@ pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
     damage
 }
 
+/// The manager has heard of space that became free after this time.
+const SPACE_IS_KNOWN_AFTER: Duration = Duration::from_secs(1);
 /// Packs of whose bytes at most this share is left are written anew before garbage is collected.
 const LIVING_PERCENT: u32 = 75;
 
-/// Writes packs of small files anew of which little is left, so that their space comes back. If that fails, as in a full store, the rest of
-/// the garbage is collected nevertheless.
-fn rewrite_packs(store: &Store, out: Out) {
+/// Writes packs of small files anew of which little is left, so that their space comes back. In a full store only a few find room at a time:
+/// garbage is collected between them, as long as that gives space back.
+fn rewrite_packs(store: &Store, out: Out) -> Outcome<Compacted> {
     store.end_sessions_on_interrupt();
-    match store.compact_packs(LIVING_PERCENT, |_| true, &Cancel::default()) {
-        Err(error) => out
-            .caution(format!("not all packs of small files were written anew: {error}; run `tessera gc` again later")),
-        Ok(done) if done.packs > 0 => {
-            let (left, all) = (units::bytes(done.moved_bytes), units::bytes(done.pack_bytes));
-            let packs = units::plural(done.packs, "pack");
-            out.note(format!("wrote {packs} of small files anew: {left} of {all} were left"));
+    let mut all = Compacted::default();
+    loop {
+        let done = store.compact_packs(LIVING_PERCENT, |_| true, &Cancel::default())?;
+        let (packs, goes_on) = (done.packs, done.is_without_space());
+        all.packs += packs;
+        all.pack_bytes += done.pack_bytes;
+        all.moved_bytes += done.moved_bytes;
+        all.failed = done.failed;
+        if !goes_on {
+            break;
         }
-        Ok(_) => {}
+        let state = store.maintain(MaintenanceJob::Gc, true)?;
+        let state = follow(store, MaintenanceJob::Gc, state, out)?;
+        if packs == 0 && counter(&state.counters, "freed_bytes") == 0 {
+            break;
+        }
+        std::thread::sleep(SPACE_IS_KNOWN_AFTER);
+    }
+    if all.packs > 0 {
+        let (left, bytes) = (units::bytes(all.moved_bytes), units::bytes(all.pack_bytes));
+        let packs = units::plural(all.packs, "pack");
+        out.note(format!("wrote {packs} of small files anew: {left} of {bytes} were left"));
+    }
+    Ok(all)
+}
+
+/// The failure for packs of small files that could not be written anew.
+fn unwritten(rewritten: Compacted) -> Outcome {
+    match rewritten.failed {
+        None => Ok(()),
+        Some(error) => Err(Failure::from(tessera_client::Error::from(error))
+            .of("not all packs of small files were written anew, run `tessera gc` again later")),
     }
 }
 

@@ -15,10 +15,10 @@ use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
 use tessera_accel::hash::chunk_hash;
 use tessera_wire::meta::*;
-use tessera_wire::{Attr, ChunkInfo, ClassInfo, Extent};
+use tessera_wire::{Attr, ChunkInfo, ClassInfo, Code, Extent};
 
 /// What was done.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Compacted {
     /// Packs of which nothing is left.
     pub packs: u64,
@@ -26,13 +26,15 @@ pub struct Compacted {
     pub pack_bytes: u64,
     /// Those of these bytes that lie in new packs now.
     pub moved_bytes: u64,
+    /// Why not more was done.
+    pub failed: Option<FileError>,
 }
 
 /// A new pack that is being filled, of one class.
 struct Refill {
     class_id: u32,
-    /// A pack whose domain and class it takes.
-    like: u64,
+    /// The packs whose contents it takes. It takes domain and class of one of them.
+    from: Vec<u64>,
     bytes: BytesMut,
     pack: Pack,
     /// What becomes true with its commit.
@@ -43,8 +45,8 @@ impl Client {
     /// Writes packs anew of whose bytes at most `most_living_percent` are left; `is_mine` chooses among them by id.
     ///
     /// # Errors
-    /// The manager does not answer; or a new pack could not be written: the others were, nevertheless. Packs that cannot be read are left as
-    /// they are.
+    /// The manager does not answer. Packs that cannot be read are left as they are; what could not be written is in [`Compacted::failed`].
+    /// The first that finds no space is the last: the space of the old packs comes back when garbage is collected.
     pub fn compact_packs(
         &self,
         most_living_percent: u32,
@@ -52,12 +54,11 @@ impl Client {
         cancel: &Cancel,
     ) -> Result<Compacted, Error> {
         let (mut all, mut refills, mut after) = (Compacted::default(), Vec::<Refill>::new(), 0);
-        let mut last_error = None;
         loop {
             let listed = self.ask(&ListPacks { after, most_living_percent })?;
             for pack in &listed.packs {
                 let Some(chunk) = pack.chunk.as_ref().filter(|chunk| is_mine(chunk.chunk_id)) else { continue };
-                if cancel.is_cancelled() {
+                if cancel.is_cancelled() || all.is_without_space() {
                     return Ok(all);
                 }
                 let at = match refills.iter().position(|refill| refill.class_id == chunk.class_id) {
@@ -69,7 +70,7 @@ impl Client {
                 };
                 if !refills[at].has_room(pack) {
                     let full = std::mem::replace(&mut refills[at], Refill::like(chunk));
-                    last_error = self.write_pack(full, cancel, &mut all).err().or(last_error);
+                    self.write_pack(full, cancel, &mut all);
                 }
                 if let Err(error) = self.take(&mut refills[at], chunk, &pack.contents, &listed.classes) {
                     tracing::warn!(chunk_id = chunk.chunk_id, %error, "a pack cannot be read, and is not written anew");
@@ -80,10 +81,8 @@ impl Client {
             }
             after = listed.next_after;
         }
-        for refill in refills {
-            last_error = self.write_pack(refill, cancel, &mut all).err().or(last_error);
-        }
-        last_error.map_or(Ok(all), |error| Err(error.into()))
+        refills.into_iter().for_each(|refill| self.write_pack(refill, cancel, &mut all));
+        Ok(all)
     }
 
     /// Adds what is left of an old pack.
@@ -119,6 +118,7 @@ impl Client {
         refill.done.pack_bytes += if moved.len() == contents.len() { chunk.len_bytes } else { 0 };
         refill.done.moved_bytes += bytes.len() as u64;
         refill.bytes.extend_from_slice(&bytes);
+        refill.from.push(chunk.chunk_id);
         refill.pack.contents.append(&mut added);
         refill.pack.moved.append(&mut moved);
         Ok(())
@@ -147,19 +147,27 @@ impl Client {
         )
     }
 
-    fn write_pack(&self, refill: Refill, cancel: &Cancel, all: &mut Compacted) -> Result<(), FileError> {
-        let Refill { like, bytes, pack, done, .. } = refill;
-        if bytes.is_empty() {
-            return Ok(());
+    fn write_pack(&self, refill: Refill, cancel: &Cancel, all: &mut Compacted) {
+        let Refill { from, bytes, pack, done, .. } = refill;
+        if bytes.is_empty() || all.is_without_space() {
+            return;
         }
         let (bytes, contents) = (bytes.freeze(), pack.moved.len() as u64);
-        let moved = self.commit_pack(bytes, PackParams { pack, like }, cancel)?;
-        // Some may be gone or elsewhere by now: then the old packs lose them without this one.
-        assert!(moved <= contents, "{moved} of {contents} contents were moved");
-        all.packs += done.packs;
-        all.pack_bytes += done.pack_bytes;
-        all.moved_bytes += done.moved_bytes;
-        Ok(())
+        for like in from {
+            match self.commit_pack(bytes.clone(), PackParams { pack: pack.clone(), like }, cancel) {
+                // It lost its last content meanwhile, or was written anew by another client.
+                Err(error) if error.code() == Code::NotFound => {}
+                Err(error) => return all.failed = Some(error),
+                Ok(moved) => {
+                    // Some may be gone or elsewhere by now: then the old packs lose them without this one.
+                    assert!(moved <= contents, "{moved} of {contents} contents were moved");
+                    all.packs += done.packs;
+                    all.pack_bytes += done.pack_bytes;
+                    all.moved_bytes += done.moved_bytes;
+                    return;
+                }
+            }
+        }
     }
 
     /// Stores a pack that no file is written for. Returns how many contents were moved into it.
@@ -174,11 +182,19 @@ impl Client {
     }
 }
 
+impl Compacted {
+    /// Whether more could be done once garbage is collected.
+    #[must_use]
+    pub fn is_without_space(&self) -> bool {
+        self.failed.as_ref().is_some_and(|error| error.code() == Code::NoSpace)
+    }
+}
+
 impl Refill {
     fn like(chunk: &ChunkInfo) -> Refill {
         Refill {
             class_id: chunk.class_id,
-            like: chunk.chunk_id,
+            from: Vec::new(),
             bytes: BytesMut::new(),
             pack: Pack::default(),
             done: Compacted::default(),

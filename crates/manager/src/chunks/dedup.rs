@@ -14,6 +14,7 @@ use crate::error::{Result, invalid};
 use crate::map::delta;
 use crate::placement::affinity::Affinity;
 use crate::placement::groups;
+use crate::placement::room::Purpose;
 use crate::placement::select::{self, ChunkSpec, HostWish};
 use crate::soft::Effect;
 use std::cell::Cell;
@@ -156,7 +157,8 @@ impl<'a> DedupQuery<'a> {
     }
 
     fn wanted(&self, chunk: &ChunkName) -> ChunkSpec<'_> {
-        ChunkSpec { class: self.class, len_bytes: chunk.len_bytes, avoid: self.avoid, degraded: self.degraded }
+        let purpose = if self.session.rewrites { Purpose::Rewrite } else { Purpose::NewChunks };
+        ChunkSpec { class: self.class, len_bytes: chunk.len_bytes, avoid: self.avoid, degraded: self.degraded, purpose }
     }
 
     /// The answer from a stored chunk (on host `near`, if given), if there is one.
@@ -231,7 +233,7 @@ impl<'a> DedupQuery<'a> {
         let sessions = &live.soft.sessions;
         let own_bytes = sessions.reserved_by(self.session.session_id);
         let others_bytes = sessions.reserved_bytes().saturating_sub(own_bytes);
-        if others_bytes == 0 || !sessions.is_writer(self.session.session_id) {
+        if others_bytes == 0 || !sessions.is_writer(self.session.session_id) || self.session.rewrites {
             return Ok(());
         }
         let space = || {

@@ -320,6 +320,7 @@ CREATE TABLE sessions (
     hints          BLOB    NOT NULL DEFAULT x'',      -- encoded HintSet in effect (defaults left out)
     host           TEXT    NOT NULL DEFAULT '',       -- the writer's host label, used by placement=local
     reserved_bytes INTEGER NOT NULL DEFAULT 0,        -- reserved at open; the unused rest is soft state
+    rewrites       INTEGER NOT NULL DEFAULT 0,        -- 1: writer of a pack like an older one, whose space comes back by that
     staged         INTEGER NOT NULL DEFAULT 0,        -- 1: has rows in staged_pages
     staged_end     INTEGER NOT NULL DEFAULT 0,        -- end of the last staged extent
     staged_new     INTEGER NOT NULL DEFAULT 0,        -- bytes of chunks that its partial commits made durable

@@ -36,6 +36,8 @@ row! {
         pub host: String,
         /// Reserved at open.
         pub reserved_bytes: u64 as Bits,
+        /// Writer of a pack like an older one, whose space comes back by that.
+        pub rewrites: bool,
         /// Commit mode of the staged pages; 0: nothing is staged.
         pub staged: i64,
         /// End of the last staged extent.

@@ -18,6 +18,7 @@ use crate::files::{commit, sessions};
 use crate::map::delta;
 use crate::namespace::names;
 use crate::placement::groups;
+use crate::placement::room::Purpose;
 use crate::placement::select::{self, ChunkSpec};
 use std::collections::HashMap;
 use tessera_policy::{Placement, Policy};
@@ -42,7 +43,13 @@ pub(crate) fn preallocate(
         return Ok(None);
     }
     let class = groups::class_for(ctx, spec)?;
-    let wanted = ChunkSpec { class: &class, len_bytes: EXPECTED_BYTES, avoid: &[], degraded: policy.degraded_writes };
+    let wanted = ChunkSpec {
+        class: &class,
+        len_bytes: EXPECTED_BYTES,
+        avoid: &[],
+        degraded: policy.degraded_writes,
+        purpose: Purpose::NewChunks,
+    };
     let mut chunks = Vec::new();
     for _ in 0..request.preallocate.min(MAX_PREALLOCATED) {
         let pg_id = ctx.record(|ctx, live| Ok(select::select_group(ctx, live, &wanted).unwrap_or(0)))?;

@@ -40,7 +40,9 @@ pub(super) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenedWriter> 
     };
     check_policy(&opened.policy)?;
     let Session { kind, client_id, started_ns, domain, hints, host, reserved_bytes, .. } = opened.session;
-    let session = Session { kind, client_id, started_ns, domain, hints, host, reserved_bytes, ..Default::default() };
+    let rewrites = request.pack_like != 0;
+    let session =
+        Session { kind, client_id, started_ns, domain, hints, host, reserved_bytes, rewrites, ..Default::default() };
     Ok(OpenedWriter { session, policy: opened.policy, base_size_bytes: 0 })
 }
 

@@ -62,7 +62,7 @@ fn first_groups(ctx: &mut Ctx<'_>, spec: &str, width: u32) -> Result<()> {
             0 => Err(why_no_group(
                 &disks,
                 &live.soft.cluster.stats,
-                &Wanted { spec, width, len_bytes: 0, room_bytes: 0 },
+                &Wanted { spec, width, len_bytes: 0, room_bytes: 0, purpose: Purpose::NewChunks },
             )
             .into()),
             n => Ok(n as u64),
@@ -90,7 +90,9 @@ impl Fit {
     /// which the last fragment without a group needed; if these are too few, too, those that take new chunks at all.
     fn new(disks: &[DiskRow], stats: &ClusterStats, width: u32, lacking_bytes: u64) -> Fit {
         let with_room = |room_bytes: u64| {
-            let fit = |d: &&DiskRow| d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, room_bytes);
+            let fit = |d: &&DiskRow| {
+                d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, room_bytes, Purpose::NewChunks)
+            };
             let disk = |d: &DiskRow| LayoutDisk { id: d.disk_id, host: d.host.clone(), weight: d.capacity_bytes };
             Fit { disks: disks.iter().filter(fit).map(disk).collect(), room_bytes }
         };
@@ -135,7 +137,9 @@ pub fn groups_due(view: &View<'_>) -> Result<Option<SetGroups>> {
         let Fit { disks: fit, room_bytes } = Fit::new(&disks, stats, width, selector.lacking_bytes(width));
         let usable: Vec<Vec<u64>> = load_open(view.db, view.caches, width)?
             .into_iter()
-            .filter(|g| g.unable == 0 && g.has_space(stats, |_| room_bytes) && !close.contains(&g.pg_id))
+            .filter(|g| {
+                g.unable == 0 && g.has_space(stats, Purpose::NewChunks, |_| room_bytes) && !close.contains(&g.pg_id)
+            })
             .map(|g| g.disks.iter().map(|d| d.0).collect())
             .collect();
         // Half of the target is enough: a node that is down for a minute is no reason to open many groups.

@@ -1,7 +1,7 @@
 //! The error for a chunk or class that has no group: how many hosts are needed, how many there are, and the way out (P14).
 
 use crate::db::rows::DiskRow;
-use crate::placement::room::has_room;
+use crate::placement::room::{Purpose, has_room};
 use crate::soft::stats::ClusterStats;
 use std::collections::BTreeSet;
 use tessera_policy::human_size;
@@ -17,6 +17,8 @@ pub(crate) struct Wanted<'a> {
     pub len_bytes: u64,
     /// Room that it needs on a disk.
     pub room_bytes: u64,
+    /// How much of a disk it may use.
+    pub purpose: Purpose,
 }
 
 /// The error that says why there is no group: too few hosts are up, too few of them have room, or groups are yet to be opened.
@@ -25,7 +27,8 @@ pub(crate) fn why_no_group(disks: &[DiskRow], stats: &ClusterStats, wanted: &Wan
     if up.len() < wanted.width as usize {
         return too_few_hosts(&hosts(disks, |_| true), &up, wanted);
     }
-    let with_room = hosts(disks, |d| d.writable() && has_room(stats, d.disk_id, d.capacity_bytes, wanted.room_bytes));
+    let fits = |d: &DiskRow| has_room(stats, d.disk_id, d.capacity_bytes, wanted.room_bytes, wanted.purpose);
+    let with_room = hosts(disks, |d| d.writable() && fits(d));
     if with_room.len() < wanted.width as usize {
         return no_space(&up, &with_room, wanted);
     }

@@ -19,11 +19,14 @@ pub(crate) enum Purpose {
     Balance,
     /// Members whose disk is lost or drains.
     Repair,
+    /// Packs of which little is left, written anew: that gives back more space than it takes.
+    Rewrite,
 }
 
-/// Bytes that stay free on a disk when something is placed on it: 1/64 of the disk, at most 1 GiB; for repair half of that.
+/// Bytes that stay free on a disk when something is placed on it: 1/64 of the disk, at most 1 GiB; for repair and rewriting half of that.
 ///
-/// Repair must go on when writers have used all that they may use, so it has the first half of the reserve to itself. The second half
+/// Repair must go on when writers have used all that they may use, and a full store must be able to get space back, so these two have the
+/// first half of the reserve to themselves. The second half
 /// is for compaction, and for what repair does not foresee: headers of records, and chunks that writers store meanwhile. A move that
 /// only evens out disks can wait, so it leaves the reserve alone.
 ///
@@ -32,7 +35,7 @@ fn reserve_bytes(capacity_bytes: u64, purpose: Purpose) -> u64 {
     let whole = (capacity_bytes / 64).min(RESERVE_CAP_BYTES);
     match purpose {
         Purpose::NewChunks | Purpose::Balance => whole,
-        Purpose::Repair => whole / 2,
+        Purpose::Repair | Purpose::Rewrite => whole / 2,
     }
 }
 
@@ -42,8 +45,14 @@ pub(crate) fn room_bytes(stats: &ClusterStats, disk_id: u64, capacity_bytes: u64
 }
 
 /// Whether a disk has room for a fragment of a new chunk. With 0 bytes: whether it takes new chunks at all.
-pub(crate) fn has_room(stats: &ClusterStats, disk_id: u64, capacity_bytes: u64, fragment_bytes: u64) -> bool {
-    let needed = reserve_bytes(capacity_bytes, Purpose::NewChunks).saturating_add(fragment_bytes);
+pub(crate) fn has_room(
+    stats: &ClusterStats,
+    disk_id: u64,
+    capacity_bytes: u64,
+    fragment_bytes: u64,
+    purpose: Purpose,
+) -> bool {
+    let needed = reserve_bytes(capacity_bytes, purpose).saturating_add(fragment_bytes);
     stats.available_bytes(disk_id, capacity_bytes) >= needed
 }
 
@@ -64,12 +73,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn repair_may_use_half_of_what_is_reserved() {
+    fn repair_and_rewriting_may_use_half_of_what_is_reserved() {
         let reserves = |capacity| {
-            [Purpose::NewChunks, Purpose::Balance, Purpose::Repair].map(|purpose| reserve_bytes(capacity, purpose))
+            [Purpose::NewChunks, Purpose::Balance, Purpose::Repair, Purpose::Rewrite]
+                .map(|purpose| reserve_bytes(capacity, purpose))
         };
-        assert_eq!(reserves(64 << 20), [1 << 20, 1 << 20, 1 << 19]);
-        assert_eq!(reserves(252 << 30), [1 << 30, 1 << 30, 1 << 29], "a large disk keeps no more than 1 GiB free");
-        assert_eq!(reserves(u64::MAX), [1 << 30, 1 << 30, 1 << 29]);
+        assert_eq!(reserves(64 << 20), [1 << 20, 1 << 20, 1 << 19, 1 << 19]);
+        let large = [1 << 30, 1 << 30, 1 << 29, 1 << 29];
+        assert_eq!(reserves(252 << 30), large, "a large disk keeps no more than 1 GiB free");
+        assert_eq!(reserves(u64::MAX), large);
     }
 }

@@ -8,7 +8,7 @@ use crate::db::rows::{self, DiskRow, Member};
 use crate::error::Result;
 use crate::placement::layout::mix;
 use crate::placement::refusal::{Wanted, why_no_group};
-use crate::placement::room::has_room;
+use crate::placement::room::{Purpose, has_room};
 use crate::soft::selector::{GroupSelector, OpenGroup, WeightedGroups};
 use crate::soft::stats::ClusterStats;
 use tessera_stripe::ClassLayout;
@@ -34,6 +34,8 @@ pub struct ChunkSpec<'a> {
     pub avoid: &'a [u64],
     /// The policy allows groups in which at least k+1 members, but not all, take puts.
     pub degraded: bool,
+    /// How much of the disks it may use.
+    pub purpose: Purpose,
 }
 
 /// Chooses the group for a new chunk: open, not in `avoid`, all members able to take puts (with `degraded`, at least
@@ -45,9 +47,9 @@ pub fn select_group(ctx: &Ctx<'_>, live: Live<'_>, wanted: &ChunkSpec<'_>) -> Re
     match select(ctx, live, wanted, None)? {
         Some(pg_id) => Ok(pg_id),
         None => {
-            let ChunkSpec { class, len_bytes, .. } = *wanted;
+            let ChunkSpec { class, len_bytes, purpose, .. } = *wanted;
             let room_bytes = class.room_bytes(len_bytes, 0);
-            let wanted = Wanted { spec: &class.spec, width: class.fragments(), len_bytes, room_bytes };
+            let wanted = Wanted { spec: &class.spec, width: class.fragments(), len_bytes, room_bytes, purpose };
             let error = why_no_group(&rows::disks(ctx.db)?, &live.soft.cluster.stats, &wanted);
             if error.code() == Code::Unavailable {
                 live.soft.cluster.selector.lacking.borrow_mut().insert(wanted.width, room_bytes);
@@ -113,7 +115,7 @@ impl GroupSelector {
         wanted: &ChunkSpec<'_>,
         near: Option<HostWish<'_>>,
     ) -> Result<Option<u64>> {
-        let ChunkSpec { class, len_bytes, avoid, degraded } = *wanted;
+        let ChunkSpec { class, len_bytes, avoid, degraded, purpose } = *wanted;
         let width = class.fragments();
         let mut widths = self.widths.borrow_mut();
         let stale = widths.get(&width).is_none_or(|c| c.map_version != ctx.meta.map_version);
@@ -131,7 +133,7 @@ impl GroupSelector {
         let spare = if degraded { class.m.saturating_sub(1) } else { 0 };
         let hinted = class.hinted_fragments() as usize;
         let is_near = |g: &OpenGroup| near.is_none_or(|n| g.hosts.iter().take(hinted).any(|h| **h == *n.host));
-        let has_space = |g: &OpenGroup| g.has_space(stats, |i| class.room_bytes(len_bytes, i));
+        let has_space = |g: &OpenGroup| g.has_space(stats, purpose, |i| class.room_bytes(len_bytes, i));
         let fits = |g: &OpenGroup, unable: u32| g.unable <= unable && has_space(g) && is_near(g);
         let is_wanted = |g: &OpenGroup, unable: u32| fits(g, unable) && !avoid.contains(&g.pg_id);
         // Full redundancy first, whatever the policy allows. A group that failed this client a moment ago is better than
@@ -164,8 +166,8 @@ impl GroupSelector {
 
 impl OpenGroup {
     /// Whether each disk has space for the bytes that its position needs.
-    pub(crate) fn has_space(&self, stats: &ClusterStats, bytes: impl Fn(u32) -> u64) -> bool {
-        (0..).zip(&self.disks).all(|(i, &(disk, capacity))| has_room(stats, disk, capacity, bytes(i)))
+    pub(crate) fn has_space(&self, stats: &ClusterStats, purpose: Purpose, bytes: impl Fn(u32) -> u64) -> bool {
+        (0..).zip(&self.disks).all(|(i, &(disk, capacity))| has_room(stats, disk, capacity, bytes(i), purpose))
     }
 
     /// Free space of the fullest disk, divided by a factor that grows with the longest queue.

@@ -189,12 +189,12 @@ fn full_groups_of_an_anchor_are_followed_by_others() {
     }
 }
 
-/// Registers a node whose disk of 1 TiB has so many free bytes.
-fn register_with_free(rig: &mut Rig, node: u8, free_bytes: u64) {
+/// Registers a node whose disk has so many free bytes.
+pub(super) fn register_with_free(rig: &mut Rig, node: u8, free_bytes: u64, capacity_bytes: u64) {
     let op_id = rig.op();
     let disk = tessera_wire::DiskInfo {
         uuid: vec![node; 16],
-        capacity_bytes: 1 << 40,
+        capacity_bytes,
         free_bytes,
         path: format!("disk{node}"),
         ..Default::default()
@@ -231,7 +231,7 @@ fn large_chunks_find_groups_beside_disks_that_take_only_small_ones() {
     for much in [1 << 39, few + (1 << 20)] {
         let mut rig = Rig::new(0);
         for node in 1..=12u8 {
-            register_with_free(&mut rig, node, if node <= 8 { much } else { few });
+            register_with_free(&mut rig, node, if node <= 8 { much } else { few }, 1 << 40);
         }
         let session = open(&mut rig, "f", "", "spread");
         allocate(&mut rig, session, "ec:6+2", 1, 1 << 10).unwrap();
