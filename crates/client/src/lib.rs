@@ -22,6 +22,8 @@ pub mod inodes;
 pub mod job;
 mod lease_cache;
 pub mod locate;
+#[cfg(test)]
+mod pack_tests;
 pub mod path;
 mod paths;
 mod prealloc;
@@ -45,6 +47,7 @@ pub use lease_cache::RecallAnswer;
 pub use path::{PathError, StorePath};
 pub use paths::{GetOptions, PutOptions, SmallPut};
 pub use read::core::{Opened, ReadReport};
+pub use read::describe::{DESCRIBED_FILES, Described};
 pub use read::{ReadHandle, Sink, WriteHoles};
 pub use tessera_net::boot_ns;
 pub use write::compact::Compacted;

@@ -8,6 +8,7 @@ use crate::locate::Located;
 use crate::path::StorePath;
 use crate::read::Sink;
 use crate::read::core::{Opened, ReadParams};
+use crate::read::describe::Described;
 use crate::write::core::{Owner, Target, Times, WriteDone, WriteParams};
 use crate::write::input::{ReadHoles, Source};
 use crate::write::pack::SmallFile;
@@ -62,6 +63,8 @@ pub struct GetOptions<'a> {
     pub range: Option<std::ops::Range<u64>>,
     /// Many small files are read one after the other or side by side: what they share is fetched once.
     pub bulk: bool,
+    /// What [`Client::describe`] said of the file, of this version: it is not opened. Needs no `range`.
+    pub described: Option<Described>,
     /// Called with the number of bytes that have arrived.
     pub progress: Option<ProgressFn<'a>>,
 }
@@ -112,7 +115,7 @@ impl Client {
     }
 
     /// The parent directory of a path, and the path's last name.
-    fn place(&self, path: &StorePath) -> Result<(Directory, Vec<u8>), Error> {
+    pub(crate) fn place(&self, path: &StorePath) -> Result<(Directory, Vec<u8>), Error> {
         let (parent, name) = path.split_last()?;
         Ok((self.directory(&parent)?, name.to_vec()))
     }
@@ -449,6 +452,15 @@ impl Client {
     /// # Errors
     /// There is no such version, too few of its fragments can be read, or the sink fails.
     pub fn get(&self, path: &StorePath, mut sink: Sink<'_>, options: GetOptions<'_>) -> Result<(Opened, u64), Error> {
+        assert!(options.described.is_none() || options.range.is_none(), "a file that was described is read as a whole");
+        let described = options.described.and_then(|known| self.get_described(path, known, &mut sink, options.bulk));
+        if let Some(read) = described {
+            let (opened, len_bytes) = read?;
+            if let Some(progress) = options.progress {
+                progress(Progress { done: len_bytes, total: Some(len_bytes) });
+            }
+            return Ok((opened, len_bytes));
+        }
         let range = options.range.unwrap_or(0..u64::MAX);
         let (parent, name) = self.place(path)?;
         let (parent, number, offset) = (parent.ino, options.version, range.start);

@@ -17,7 +17,9 @@ use tessera_client::write::core::{
 use tessera_client::write::pack::{Packed, SmallFile};
 use tessera_net::BufferPool;
 use tessera_policy::Policy;
-use tessera_wire::meta::{CommitMode, Entry, InoRange, MakeDir, OpenRead, Unlink};
+use tessera_wire::meta::{
+    CommitMode, DescribeReads, DescribeReadsReply, Entry, InoRange, MakeDir, OpenRead, OpenReadReply, Unlink,
+};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Hint};
 
@@ -49,6 +51,13 @@ enum Op {
         core: Box<ReadCore>,
         path: String,
         got: Vec<u8>,
+        /// The file was not opened: if the read fails, it is.
+        described: bool,
+    },
+    /// Asks what the manager knows of a file, to read it without a session.
+    Describe {
+        path: String,
+        again_at_ns: i64,
     },
     Remove {
         path: String,
@@ -162,6 +171,7 @@ impl ClientHost {
             Some(Op::Pack { core, .. }) => format!("writing a pack: {core:?}"),
             Some(Op::Append { core, .. }) => format!("appending: {core:?}"),
             Some(Op::Read { path, got, .. }) => format!("reading {path}, {} bytes so far", got.len()),
+            Some(Op::Describe { path, .. }) => format!("asking about {path}"),
             Some(Op::Remove { path, .. }) => format!("removing {path}"),
             Some(Op::MakeDir { .. }) => "making a directory".into(),
         };
@@ -184,15 +194,22 @@ impl ClientHost {
         match self.op.as_ref()? {
             Op::Write { core, .. } | Op::Pack { core, .. } | Op::Append { core, .. } => core.next_due(),
             Op::Read { core, .. } => core.next_due(),
-            Op::Remove { again_at_ns, .. } | Op::MakeDir { again_at_ns, .. } => Some(*again_at_ns),
+            Op::Remove { again_at_ns, .. } | Op::MakeDir { again_at_ns, .. } | Op::Describe { again_at_ns, .. } => {
+                Some(*again_at_ns)
+            }
         }
     }
 
     /// Begins a read of a file, when idle.
     pub fn read(&mut self, now_ns: i64, path: &str) {
+        self.begin_read(now_ns, path, None);
+    }
+
+    /// Opens the file, unless it is `known`.
+    fn begin_read(&mut self, now_ns: i64, path: &str, known: Option<Box<OpenReadReply>>) {
         self.found_bytes = None;
-        let open = OpenRead { parent: ROOT, name: path.into(), len_bytes: 1 << 20, ..OpenRead::default() };
-        let params = ReadParams { file: path.into(), open, known: None, bulk: false };
+        let described = known.is_some();
+        let params = ReadParams { file: path.into(), open: open_of(path), known, bulk: described };
         let mut core = Box::new(ReadCore::new(
             params,
             self.options.clone(),
@@ -201,7 +218,7 @@ impl ClientHost {
             self.rng.any(),
         ));
         core.handle(now_ns, ReadRequest::Open);
-        self.op = Some(Op::Read { core, path: path.into(), got: Vec::new() });
+        self.op = Some(Op::Read { core, path: path.into(), got: Vec::new(), described });
     }
 
     /// Begins a write of a file of this redundancy, when idle.
@@ -231,7 +248,7 @@ impl ClientHost {
                 core.handle(now_ns, WriteEvent::Tick)
             }
             Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Tick),
-            Some(Op::Remove { .. } | Op::MakeDir { .. }) => {}
+            Some(Op::Remove { .. } | Op::MakeDir { .. } | Op::Describe { .. }) => {}
         }
         self.advance(now_ns, oracle)
     }
@@ -251,6 +268,7 @@ impl ClientHost {
                 core.handle(now_ns, WriteEvent::Answer(answer))
             }
             Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Answer(answer)),
+            Some(Op::Describe { .. }) => self.described(now_ns, answer.result),
             Some(Op::Remove { .. }) => self.removed(now_ns, answer.result, oracle),
             Some(Op::MakeDir { .. }) => self.made(now_ns, answer.result),
         }
@@ -270,7 +288,8 @@ impl ClientHost {
             0..=5 => self.begin_pack(now_ns, oracle),
             6..=44 => self.begin_write(now_ns, path, oracle),
             45..=64 => self.begin_append(now_ns, oracle),
-            65..=89 => self.read(now_ns, &path),
+            65..=79 => self.read(now_ns, &path),
+            80..=89 => self.op = Some(Op::Describe { path, again_at_ns: now_ns }),
             _ => self.remove(now_ns, &path, oracle),
         }
     }
@@ -398,7 +417,28 @@ impl ClientHost {
             Op::Append { core, log, record } => {
                 self.advance_write(now_ns, core, &mut calls, |_| oracle.record_acknowledged(log, record))
             }
-            Op::Read { core, path, got } => self.advance_read(now_ns, core, path, got, &mut calls, oracle)?,
+            Op::Read { core, path, got, described } => {
+                let before = self.errors.len();
+                let over = self.advance_read(now_ns, core, path, got, &mut calls, oracle)?;
+                // The file may have changed since.
+                if over && *described && self.errors.len() > before {
+                    self.errors.truncate(before);
+                    self.op_number += 1;
+                    let path = path.clone();
+                    self.begin_read(now_ns, &path, None);
+                    return self.advance(now_ns, oracle);
+                }
+                over
+            }
+            Op::Describe { path, again_at_ns } => {
+                if *again_at_ns <= now_ns {
+                    *again_at_ns = now_ns + 1_200_000_000;
+                    let known_map_version = self.view.read().known_version();
+                    let describe = DescribeReads { files: vec![open_of(path)], known_map_version };
+                    calls.push(Call::new(Peer::Manager, 0, &describe, Vec::new(), 1_000));
+                }
+                false
+            }
             Op::Remove { path, op_id, again_at_ns } => {
                 if *again_at_ns <= now_ns {
                     *again_at_ns = now_ns + 1_200_000_000;
@@ -504,6 +544,22 @@ impl ClientHost {
         Ok(over)
     }
 
+    fn described(&mut self, now_ns: i64, result: Result<(Bytes, Bytes), Error>) {
+        let Some(Op::Describe { path, again_at_ns }) = &mut self.op else { return };
+        let Some(mut reply) = result.ok().and_then(|(body, _)| DescribeReadsReply::decode(body).ok()) else {
+            *again_at_ns = now_ns + 300_000_000;
+            return;
+        };
+        {
+            let mut view = self.view.write();
+            reply.classes.iter().for_each(|class| view.add_class(class));
+            reply.map.iter().for_each(|map| view.merge(map, false));
+        }
+        let (path, known) = (path.clone(), reply.files.pop().filter(|file| file.attr.is_some()));
+        self.op_number += 1;
+        self.begin_read(now_ns, &path, known.map(Box::new));
+    }
+
     fn made(&mut self, now_ns: i64, result: Result<(Bytes, Bytes), Error>) {
         let Some(Op::MakeDir { again_at_ns, .. }) = &mut self.op else { return };
         match result.ok().and_then(|(body, _)| Entry::decode(body).ok()) {
@@ -528,6 +584,10 @@ impl ClientHost {
             }
         }
     }
+}
+
+fn open_of(path: &str) -> OpenRead {
+    OpenRead { parent: ROOT, name: path.into(), len_bytes: 1 << 20, ..OpenRead::default() }
 }
 
 /// Name of one of a client's own files.

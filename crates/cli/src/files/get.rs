@@ -4,6 +4,7 @@ use super::cat::{note_report, to_stdout};
 use super::holes::Sparse;
 use super::place::{self, PartialFile};
 use super::pool::{self, Tally};
+use super::small::{self, Group};
 use super::target::{Target, all_differ, split, store_paths};
 use crate::args::GetArgs;
 use crate::exit::{At, Exit, Outcome, bail};
@@ -15,7 +16,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::time::Instant;
 use tessera_client::path::StorePath;
-use tessera_client::{GetOptions, Sink};
+use tessera_client::{Described, GetOptions, Sink};
 use tessera_wire::InodeKind;
 
 /// An entry to fetch, and its local path.
@@ -129,15 +130,37 @@ fn carry_out(store: &Store, [directories, files, links]: [Vec<Job>; 3], args: &G
         return Tally { failures: vec![failure], untried: files.len() as u64, ..Tally::default() };
     }
     let warn = |failure: &_| progress.warn(failure);
-    let file = |job: Job| get_file(store, &job, args, progress);
-    let mut ran = pool::run(files, |job| job.item.size_bytes, args.jobs.into(), file, warn);
+    let len_bytes = |job: &Job| job.item.size_bytes;
+    let mut ran = pool::run_groups(
+        small::described(files, len_bytes),
+        (|group: &Group<Job>| group.len_bytes(len_bytes), Group::files),
+        args.jobs.into(),
+        |group| match group {
+            Group::One(job) => vec![get_file(store, &job, None, args, progress)],
+            Group::Small(jobs) => get_small(store, &jobs, args, progress),
+        },
+        warn,
+    );
     let link = |job: Job| job.to.make_symlink(&job.item.symlink_target);
     ran = ran.and(pool::run(links, |_| 0, 1, link, warn));
     let finish = |Job { item, to }: Job| to.finish_directory(&item.attr, args.set_id);
     ran.and(pool::run(directories.into_iter().rev().collect(), |_| 0, 1, finish, warn))
 }
 
-fn get_file(store: &Store, Job { item, to }: &Job, args: &GetArgs, progress: &Progress) -> Outcome {
+/// Returns the outcome of each, in order.
+fn get_small(store: &Store, jobs: &[Job], args: &GetArgs, progress: &Progress) -> Vec<Outcome> {
+    let paths: Vec<&StorePath> = jobs.iter().map(|job| &job.item.path).collect();
+    let described = store.describe(&paths, args.version.unwrap_or(0));
+    jobs.iter().zip(described).map(|(job, described)| get_file(store, job, described, args, progress)).collect()
+}
+
+fn get_file(
+    store: &Store,
+    Job { item, to }: &Job,
+    described: Option<Described>,
+    args: &GetArgs,
+    progress: &Progress,
+) -> Outcome {
     let path = to.path();
     if std::fs::symlink_metadata(&path).is_ok_and(|meta| meta.is_dir()) {
         bail!(Exit::Conflict, "{}: is a directory, {} is a file", path.display(), item.path);
@@ -145,8 +168,10 @@ fn get_file(store: &Store, Job { item, to }: &Job, args: &GetArgs, progress: &Pr
     let mut partial = PartialFile::create_at(to)?;
     let mut sink = Sparse::new(partial.file());
     let (version, steps) = (args.version.unwrap_or(0), &mut progress.steps());
-    let options = GetOptions { version, bulk: args.recursive, progress: Some(steps), ..GetOptions::default() };
-    store.get(&item.path, Sink::Sparse(&mut sink), options)?;
+    let options =
+        GetOptions { version, described, bulk: args.recursive, progress: Some(steps), ..GetOptions::default() };
+    let (opened, _) = store.get(&item.path, Sink::Sparse(&mut sink), options)?;
     sink.finish().at(&path)?;
-    partial.finish(&item.attr, args.set_id)
+    // The file may have changed since it was listed.
+    partial.finish(&opened.attr, args.set_id)
 }

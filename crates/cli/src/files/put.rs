@@ -245,7 +245,7 @@ fn carry_out(
     let warn = |failure: &_| progress.warn(failure);
     let files = pool::run_groups(
         small::grouped(files, condition),
-        (Group::len_bytes, Group::files),
+        (|group: &Group<Job>| group.len_bytes(|job| job.found.len_bytes()), Group::files),
         jobs,
         |group| match group {
             Group::One(job) => vec![put_file(store, &job, condition, progress, sums)],

@@ -1,4 +1,4 @@
-//! Small files of `tessera put`, which are stored by the hundred.
+//! Small files of `tessera put` and `tessera get`, which are stored and fetched by the hundred.
 
 use super::local::LocalEntry;
 use super::put::{Condition, Job, Sums, put_file, set_owner};
@@ -9,25 +9,25 @@ use std::fs::Metadata;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use tessera_client::path::StorePath;
-use tessera_client::{Cancel, Error, PACK_BYTES, PACK_FILES, SmallPut, WriteDone};
+use tessera_client::{Cancel, DESCRIBED_FILES, Error, PACK_BYTES, PACK_FILES, SmallPut, WriteDone};
 
 /// Files of at most this many bytes are small.
 const SMALL_BYTES: u64 = 128 << 10;
 
-/// What is stored at once.
-pub enum Group {
+/// What is stored or fetched at once.
+pub enum Group<T> {
     /// A file.
-    One(Job),
+    One(T),
     /// Many small files.
-    Small(Vec<Job>),
+    Small(Vec<T>),
 }
 
-impl Group {
-    /// Bytes of its files.
-    pub fn len_bytes(&self) -> u64 {
+impl<T> Group<T> {
+    /// Bytes of its files, if this many are in each.
+    pub fn len_bytes(&self, of_file: impl Fn(&T) -> u64) -> u64 {
         match self {
-            Group::One(job) => job.found.len_bytes(),
-            Group::Small(jobs) => jobs.iter().map(|job| job.found.len_bytes()).sum(),
+            Group::One(job) => of_file(job),
+            Group::Small(jobs) => jobs.iter().map(of_file).sum(),
         }
     }
 
@@ -41,11 +41,11 @@ impl Group {
 }
 
 /// Groups small files in the order in which they were found, each for one pack; other files stay alone.
-pub fn grouped(files: Vec<Job>, condition: &Condition) -> Vec<Group> {
+pub fn grouped(files: Vec<Job>, condition: &Condition) -> Vec<Group<Job>> {
     let is_small =
         |job: &Job| job.found.len_bytes() <= SMALL_BYTES && !job.found.sparse && condition.if_version.is_none();
     let (small, large): (Vec<Job>, Vec<Job>) = files.into_iter().partition(is_small);
-    let mut groups: Vec<Group> = large.into_iter().map(Group::One).collect();
+    let mut groups: Vec<Group<Job>> = large.into_iter().map(Group::One).collect();
     let (mut group, mut bytes) = (Vec::new(), 0);
     for job in small {
         let len_bytes = job.found.len_bytes();
@@ -62,6 +62,14 @@ pub fn grouped(files: Vec<Job>, condition: &Condition) -> Vec<Group> {
     groups.push(Group::Small(group));
     groups.retain(|group| group.files() > 0);
     groups
+}
+
+/// Groups small files in the order in which they were listed, each for one request to the manager; other files stay alone.
+pub fn described<T>(files: Vec<T>, len_bytes: impl Fn(&T) -> u64) -> Vec<Group<T>> {
+    let (small, large): (Vec<T>, Vec<T>) = files.into_iter().partition(|file| len_bytes(file) <= SMALL_BYTES);
+    let mut small = small.into_iter();
+    let next = || Some(small.by_ref().take(DESCRIBED_FILES).collect()).filter(|group: &Vec<T>| !group.is_empty());
+    large.into_iter().map(Group::One).chain(std::iter::from_fn(next).map(Group::Small)).collect()
 }
 
 fn ends_a_group(job: &Job) -> bool {

@@ -59,6 +59,12 @@ impl ChunkCache {
     pub(crate) fn chunk_bytes(&self) -> u64 {
         self.chunks.weight()
     }
+
+    /// Forgets all chunks.
+    #[cfg(test)]
+    pub(crate) fn clear(&self) {
+        self.chunks.clear();
+    }
 }
 
 #[cfg(test)]

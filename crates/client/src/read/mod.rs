@@ -3,6 +3,7 @@
 pub mod cache;
 #[cfg_attr(not(test), deny(clippy::disallowed_methods))]
 pub mod core;
+pub(crate) mod describe;
 
 use crate::context::Context;
 use crate::driver::{Driven, Driver};

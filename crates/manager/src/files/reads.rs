@@ -5,7 +5,7 @@ use crate::chunks::{contents, missing};
 use crate::ctx::View;
 use crate::db::sql::{FromRow, TableRow, args};
 use crate::db::{Db, cache};
-use crate::error::{Failure, Result, refuse};
+use crate::error::{Failure, Result, invalid, refuse};
 use crate::files::sessions;
 use crate::files::versions;
 use crate::internal::ReaderRow;
@@ -18,7 +18,7 @@ use crate::soft::sessions::Reader;
 use rusqlite::OptionalExtension;
 use std::collections::BTreeSet;
 use tessera_wire::meta::*;
-use tessera_wire::{ChunkInfo, Code, Extent};
+use tessera_wire::{ChunkInfo, ClassInfo, Code, Extent};
 
 /// Answers [`ListVersions`].
 ///
@@ -42,28 +42,73 @@ fn file(inode: Inode) -> Result<Inode> {
 /// # Errors
 /// The file or the version does not exist, the inode is not a file, a page is damaged, or the database fails.
 pub fn open_read(view: &mut View, client_id: u64, request: &OpenRead) -> Result<OpenReadReply> {
-    let inode = match request.parent {
-        0 => inodes::get(view.db, request.ino)?,
-        parent => {
-            check_name(&request.name)?;
-            child(view.db, &inodes::directory(view.db, parent)?, &request.name)?
-        }
-    };
-    let inode = file(inode)?;
-    let version = which(view.db, &inode, request)?;
+    let (inode, version) = find(view.db, request)?;
     let (now_ns, VersionInfo { version: id, number, size_bytes, .. }) = (view.now_ns, version);
     let row = ReaderRow { session_id: 0, client_id, started_ns: now_ns, ino: inode.ino, version: id, number };
     let reader = Reader { row, size_bytes, used_ns: now_ns, persisted: false };
     let extents = extents(view, &reader, request.offset, request.len_bytes, request.known_map_version)?;
     let session_id = view.soft.sessions.open_reader(view.meta.term, reader);
-    Ok(OpenReadReply {
-        session_id,
-        attr: Some(inode.attr()),
-        version: Some(version),
-        extents: Some(extents),
-        session_ms: view.config.session_ms,
-        policy: hints::all(&HintSet::read(&inode.hints).policy()?),
-    })
+    let (session_ms, extents) = (view.config.session_ms, Some(extents));
+    Ok(OpenReadReply { session_id, session_ms, extents, ..described(&inode, version)? })
+}
+
+fn find(db: &Db, request: &OpenRead) -> Result<(Inode, VersionInfo)> {
+    let inode = match request.parent {
+        0 => inodes::get(db, request.ino)?,
+        parent => {
+            check_name(&request.name)?;
+            child(db, &inodes::directory(db, parent)?, &request.name)?
+        }
+    };
+    let inode = file(inode)?;
+    let version = which(db, &inode, request)?;
+    Ok((inode, version))
+}
+
+fn described(inode: &Inode, version: VersionInfo) -> Result<OpenReadReply> {
+    let policy = hints::all(&HintSet::read(&inode.hints).policy()?);
+    Ok(OpenReadReply { attr: Some(inode.attr()), version: Some(version), policy, ..OpenReadReply::default() })
+}
+
+/// Files that one answer to [`DescribeReads`] describes.
+const MOST_DESCRIBED: usize = 128;
+/// Extents of one of them.
+const MOST_EXTENTS_DESCRIBED: usize = 64;
+
+/// Answers [`DescribeReads`].
+///
+/// # Errors
+/// There are too many files, or the database fails.
+pub fn describe_reads(view: &View, request: &DescribeReads) -> Result<DescribeReadsReply> {
+    let files = request.files.len();
+    if files > MOST_DESCRIBED {
+        return invalid(format!("{files} files to describe, at most {MOST_DESCRIBED} at once; send several requests"));
+    }
+    let (mut reply, mut classes, mut pgs) = (DescribeReadsReply::default(), BTreeSet::new(), BTreeSet::new());
+    for open in &request.files {
+        let file = match describe(view.db, open) {
+            // It is opened by itself, and its error is told then.
+            Err(Failure::Refused(_)) => OpenReadReply::default(),
+            file => file?,
+        };
+        let chunks = || file.extents.iter().flat_map(|extents| &extents.chunks);
+        classes.extend(chunks().map(|chunk| chunk.class_id));
+        pgs.extend(chunks().map(|chunk| chunk.pg_id));
+        reply.files.push(file);
+    }
+    reply.classes = class_infos(view, classes)?;
+    reply.map = Some(delta::map_since(view.db, view.meta.map_version, view.caches, request.known_map_version, pgs)?);
+    Ok(reply)
+}
+
+fn describe(db: &Db, open: &OpenRead) -> Result<OpenReadReply> {
+    let (inode, version) = find(db, open)?;
+    let (number, size) = (version.number, version.size_bytes);
+    let pieces = versions::read(db, inode.ino, number, size, 0, size, MOST_EXTENTS_DESCRIBED)?;
+    if pieces.last().map_or(0, Extent::end) < size {
+        return refuse(Code::Unsupported, "has too many extents to be described beside other files");
+    }
+    Ok(OpenReadReply { extents: Some(with_chunks(db, pieces, size)?), ..described(&inode, version)? })
 }
 
 fn which(db: &Db, inode: &Inode, request: &OpenRead) -> Result<VersionInfo> {
@@ -96,22 +141,24 @@ fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_versio
     let (size, most) = (reader.size_bytes, view.config.max_list_extents);
     let pieces = versions::read(view.db, reader.row.ino, reader.row.number, size, offset, len, most)?;
     let next_offset = pieces.last().map_or(offset.min(size), Extent::end);
-    let mut ids: BTreeSet<u64> = pieces.iter().map(|p| p.chunk_id).filter(|&chunk| chunk != 0).collect();
-    let contents = content_infos(view.db, ids.split_off(&contents::FIRST_CONTENT))?;
+    let reply = with_chunks(view.db, pieces, next_offset)?;
+    let classes = class_infos(view, reply.chunks.iter().map(|chunk| chunk.class_id).collect())?;
+    let pgs = reply.chunks.iter().map(|chunk| chunk.pg_id);
+    let map = Some(delta::map_since(view.db, view.meta.map_version, view.caches, known_map_version, pgs)?);
+    Ok(ListExtentsReply { classes, map, ..reply })
+}
+
+/// These extents and what they name, without classes and map.
+fn with_chunks(db: &Db, extents: Vec<Extent>, next_offset: u64) -> Result<ListExtentsReply> {
+    let mut ids: BTreeSet<u64> = extents.iter().map(|e| e.chunk_id).filter(|&chunk| chunk != 0).collect();
+    let contents = content_infos(db, ids.split_off(&contents::FIRST_CONTENT))?;
     ids.extend(contents.iter().map(|content| content.chunk_id));
-    let chunks = chunk_infos(view.db, &ids)?;
-    let classes: BTreeSet<u32> = chunks.iter().map(|chunk| chunk.class_id).collect();
-    let classes = classes.into_iter().map(|id| Ok((*view.caches.class(view.db, id)?).clone()));
-    let pgs = chunks.iter().map(|chunk| chunk.pg_id);
-    let map = delta::map_since(view.db, view.meta.map_version, view.caches, known_map_version, pgs)?;
-    Ok(ListExtentsReply {
-        extents: pieces,
-        classes: classes.collect::<Result<_>>()?,
-        chunks,
-        map: Some(map),
-        next_offset,
-        contents,
-    })
+    let chunks = chunk_infos(db, &ids)?;
+    Ok(ListExtentsReply { extents, chunks, next_offset, contents, ..ListExtentsReply::default() })
+}
+
+fn class_infos(view: &View, ids: BTreeSet<u32>) -> Result<Vec<ClassInfo>> {
+    ids.into_iter().map(|id| Ok((*view.caches.class(view.db, id)?).clone())).collect()
 }
 
 /// Packs that one answer to [`ListPacks`] looks at.

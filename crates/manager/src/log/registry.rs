@@ -229,6 +229,7 @@ table! {
     reads {
         OpenRead => reads::open_read;
         ListExtents => |view, _, r| reads::list_extents(view, r);
+        DescribeReads => |view, _, r| reads::describe_reads(view, r);
         RenewSession => |view, _, r| reads::renew(view, r);
         GetMap => |view, _, r| delta::get_map(view, r);
         GetStatus => |view, _, _| status::get_status(view);

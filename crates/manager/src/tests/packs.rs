@@ -1,7 +1,9 @@
 //! Packs: many files and one chunk in one commit.
 
 use crate::rig::{Rig, acks, chunk};
+use crate::tests::placement::register_with_free;
 use crate::tests::preallocated::redundancy;
+use std::collections::BTreeSet;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Extent};
 
@@ -257,4 +259,68 @@ fn packs_of_which_little_is_left_are_listed_and_moved() {
     let pack = Pack { contents, moved: wrong, ..Default::default() };
     assert_eq!(rig.ask(&Commit { pack: Some(pack), ..whole }).unwrap_err().code(), Code::Invalid);
     assert_eq!(open_like(&mut rig, 99).unwrap_err().code(), Code::NotFound);
+}
+
+#[test]
+fn many_reads_are_described_at_once() {
+    let mut rig = Rig::new(4);
+    let files: &[(&str, &[u64])] =
+        &[("first", &[1]), ("second", &[2, 3]), ("empty", &[]), ("pieces", &[1; 64]), ("too many", &[1; 65])];
+    let request = commit(&mut rig, 1, pack(files));
+    rig.ask(&request).unwrap();
+    rig.mkdir(1, "directory");
+    rig.put(1, "own", &[9]).unwrap();
+    let names = ["own", "second", "directory", "empty", "absent", "", "pieces", "too many", "second"];
+    let open = |name: &str| OpenRead { parent: 1, name: name.into(), ..OpenRead::default() };
+    let request = DescribeReads { files: names.map(open).to_vec(), known_map_version: 0 };
+    let reply = rig.ask(&request).unwrap();
+    assert_eq!(reply.files.len(), names.len());
+    assert_eq!(rig.core.soft.sessions.len(), 0, "nothing is open");
+    let (mut classes, mut pgs) = (BTreeSet::new(), BTreeSet::new());
+    for (name, file) in names.into_iter().zip(&reply.files) {
+        if ["directory", "absent", "", "too many"].contains(&name) {
+            assert_eq!(*file, OpenReadReply::default(), "{name}");
+            continue;
+        }
+        let mut opened = rig.read(1, name).unwrap();
+        (opened.session_id, opened.session_ms) = (0, 0);
+        let extents = opened.extents.as_mut().unwrap();
+        classes.extend(extents.classes.drain(..).map(|class| class.class_id));
+        pgs.extend(extents.map.take().unwrap().pgs.into_iter().map(|pg| pg.pg_id));
+        assert_eq!(*file, opened, "{name}");
+    }
+    assert_eq!(reply.classes.iter().map(|class| class.class_id).collect::<BTreeSet<_>>(), classes);
+    assert_eq!(reply.map.unwrap().pgs.iter().map(|pg| pg.pg_id).collect::<BTreeSet<_>>(), pgs);
+    let request = DescribeReads { files: vec![open("first"); 129], known_map_version: 0 };
+    assert_eq!(rig.ask(&request).unwrap_err().code(), Code::Invalid);
+}
+
+/// P5: a store that writers have filled has room for packs that are written anew, so that space comes back.
+#[test]
+fn packs_are_written_anew_in_a_store_that_is_full_for_writers() {
+    let mut rig = Rig::new(4);
+    let request = commit(&mut rig, 1, pack(&[("first", &[1]), ("second", &[2])]));
+    rig.ask(&request).unwrap();
+    let opened = rig.read(1, "first").unwrap();
+    let old = opened.extents.unwrap().chunks[0].chunk_id;
+    rig.ask(&CloseSession { session_id: opened.session_id, ..Default::default() }).unwrap();
+    // Less than the reserve of 1/64 of a disk, and more than half of it.
+    for node in 1..=4 {
+        register_with_free(&mut rig, node, (1 << 30) * 3 / 4, 64 << 30);
+    }
+    let allocate = |rig: &mut Rig, session_id: u64| {
+        let (op_id, redundancy) = (rig.op(), SPEC.to_string());
+        let chunks = vec![ChunkName { hash: vec![session_id as u8; 32].into(), len_bytes: 1 << 20, region: 0 }];
+        rig.ask(&AllocateChunks { op_id, session_id, redundancy, chunks, ..Default::default() })
+    };
+    let session_id = open(&mut rig, "third").unwrap().session_id;
+    assert_eq!(allocate(&mut rig, session_id).unwrap_err().code(), Code::NoSpace);
+    let session_id = open_like(&mut rig, old).unwrap().session_id;
+    assert_eq!(allocate(&mut rig, session_id).unwrap().answers.len(), 1);
+    for node in 1..=4 {
+        register_with_free(&mut rig, node, 1 << 28, 64 << 30);
+    }
+    let session_id = open_like(&mut rig, old).unwrap().session_id;
+    assert_eq!(allocate(&mut rig, session_id).unwrap_err().code(), Code::NoSpace, "the rest is for nodes and repair");
+    rig.audit();
 }

@@ -1,0 +1,196 @@
+//! Small files that share packs, against the cluster in memory.
+
+use crate::test_drive::data;
+use crate::tests::{client, path, read};
+use crate::*;
+use tessera_testkit::Cluster;
+use tessera_wire::Code;
+use tessera_wire::meta::MaintenanceJob;
+
+fn small(name: &str, content: Vec<u8>) -> SmallPut {
+    SmallPut { path: path(name), content: content.into(), mtime_ns: 7, owner: Owner::default() }
+}
+
+#[test]
+fn small_files_share_chunks_and_come_back() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options::default());
+    let content = |i: u64| match i % 40 {
+        0 => Vec::new(),
+        1 => vec![0; 5_000],
+        2 => data(100_000, 1),
+        3 => vec![0; 2_000],
+        _ => data(1 + 97 * i as usize, i),
+    };
+    let files = |from| (from..200).map(|i| small(&format!("tess:/f{i}"), content(i))).collect();
+    let done = client.put_small(files(0), &[], &Cancel::default());
+    let new: u64 = done.iter().map(|done| done.as_ref().unwrap().new_bytes).sum();
+    let distinct: u64 = (0..200).filter(|i| !matches!(i % 40, 0..4)).map(|i| content(i).len() as u64).sum();
+    assert!(
+        (distinct + 100_000..distinct + 520_000).contains(&new),
+        "zeros are holes, and equal files of a pack are stored once"
+    );
+    let opened = client.stat(&path("tess:/f77")).unwrap();
+    assert_eq!((opened.size_bytes, opened.mtime_ns, opened.version_number), (content(77).len() as u64, 7, 1));
+    for i in 0..200 {
+        assert!(read(&client, &format!("tess:/f{i}")) == content(i), "file {i}");
+    }
+    let commits = cluster.lock().count("Commit");
+    assert!(commits < 10, "{commits} commits of 200 files");
+    // Again: the packs are known, each file has a second version.
+    let again = client.put_small(files(0), &[], &Cancel::default());
+    for done in again {
+        let done = done.unwrap();
+        assert_eq!((done.number, done.new_bytes, done.owner), (2, 0, Some(Owner::default())));
+    }
+    // What cannot be a part is written by itself, or fails by itself.
+    let mut mixed: Vec<SmallPut> = files(190);
+    mixed.push(small("tess:/nowhere/f", data(10, 1)));
+    mixed.push(small("tess:/", data(10, 1)));
+    let results = client.put_small(mixed, &[("redundancy".into(), "replica:2".into())], &Cancel::default());
+    assert_eq!(results.iter().filter(|done| done.is_ok()).count(), 10);
+    assert_eq!(results[10].as_ref().unwrap_err().code(), Code::NotFound);
+    assert!(read(&client, "tess:/f199") == content(199));
+    cluster.lock().check_all_stored();
+}
+
+/// P2: bytes that are not what the content's name says are not returned, although they are a part of a verified chunk.
+#[test]
+fn a_content_is_verified_by_its_own_name() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options::default());
+    let files = (0..8).map(|i| small(&format!("tess:/f{i}"), data(20_000, i + 1))).collect();
+    client.put_small(files, &[], &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+    cluster
+        .lock()
+        .db()
+        .conn()
+        .execute("UPDATE contents SET chunk_offset = chunk_offset + 1 WHERE chunk_offset = 20000", [])
+        .unwrap();
+    let error = client.get(&path("tess:/f1"), Sink::Writer(&mut Vec::new()), GetOptions::default()).unwrap_err();
+    assert!(matches!(&error, Error::File(FileError { cause: Cause::WrongContent { .. }, .. })), "{error}");
+    cluster
+        .lock()
+        .db()
+        .conn()
+        .execute("UPDATE contents SET hash = zeroblob(32) WHERE chunk_offset = 40000", [])
+        .unwrap();
+    let error = client.get(&path("tess:/f2"), Sink::Writer(&mut Vec::new()), GetOptions::default()).unwrap_err();
+    assert!(matches!(&error, Error::File(FileError { cause: Cause::WrongChunk { .. }, .. })), "{error}");
+    assert!(read(&client, "tess:/f3") == data(20_000, 4));
+}
+
+#[test]
+fn packs_are_written_anew_while_their_files_are_read() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options { get_timeout_ms: 500, ..Options::default() });
+    let name = |i: u64| format!("tess:/f{i}");
+    for from in [0, 40, 80] {
+        let files = (from..from + 40).map(|i| small(&name(i), data(20_000, i + 1))).collect();
+        client.put_small(files, &[], &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+    }
+    assert_eq!(client.compact_packs(50, |_| true, &Cancel::default()).unwrap(), Compacted::default(), "all is left");
+    (0..120).filter(|i| i % 4 > 0).for_each(|i| client.unlink(&path(&name(i)), false).unwrap());
+    let handle = client.read_inode(client.stat(&path(&name(4))).unwrap().ino, 0, 0..u64::MAX).unwrap();
+    let mut out = vec![0; 20_000];
+    assert_eq!(client.compact_packs(50, |_| false, &Cancel::default()).unwrap().packs, 0, "none of mine");
+    let done = client.compact_packs(50, |_| true, &Cancel::default()).unwrap();
+    assert_eq!((done.packs, done.moved_bytes, done.pack_bytes), (3, 30 * 20_000, 120 * 20_000));
+    for i in (0..120).step_by(4) {
+        assert!(read(&client, &name(i)) == data(20_000, i + 1), "file {i}");
+    }
+    assert_eq!(client.compact_packs(50, |_| true, &Cancel::default()).unwrap(), Compacted::default());
+    // What the reader knows is gone; it looks where its bytes are by now.
+    client.maintain(MaintenanceJob::Gc, true).unwrap();
+    cluster.lock().run(60_000);
+    let chunks: i64 =
+        cluster.lock().db().conn().query_row("SELECT count(*) FROM chunks", [], |row| row.get(0)).unwrap();
+    assert_eq!(chunks, 1, "the old packs are removed");
+    assert_eq!(handle.read_at(0, &mut out).unwrap(), 20_000);
+    assert!(out == data(20_000, 5));
+    cluster.lock().check_all_stored();
+}
+
+/// A handle that read of a pack before it was written anew finds its bytes, whatever it reads next, and however often packs move.
+#[test]
+fn readers_follow_packs_that_move() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options { get_timeout_ms: 500, ..Options::default() });
+    let name = |i: u64| format!("tess:/f{i}");
+    let store = |from: u64| {
+        let files = (from..from + 40).map(|i| small(&name(i), data(20_000, i + 1))).collect();
+        client.put_small(files, &[], &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+    };
+    store(0);
+    let ino = client.stat(&path(&name(4))).unwrap().ino;
+    // Both ends of the content are left in the version, as extents of their own.
+    let mut patch = client.open_inode(ino, true, None).unwrap();
+    patch.skip_to(8_192).unwrap();
+    patch.write(&[7; 1_000]).unwrap();
+    patch.finish().unwrap();
+    let mut expected = data(20_000, 5);
+    expected[8_192..9_192].fill(7);
+    let handle = client.read_inode(ino, 0, 0..u64::MAX).unwrap();
+    let mut out = vec![0; 20_000];
+    for round in 1..3u64 {
+        let gone = (40 * round - 40..40 * round).filter(|i| *i != 4);
+        gone.for_each(|i| drop(client.unlink(&path(&name(i)), false)));
+        store(40 * round);
+        (40 * round..40 * round + 39).for_each(|i| client.unlink(&path(&name(i)), false).unwrap());
+        assert!(client.compact_packs(75, |_| true, &Cancel::default()).unwrap().packs >= 1);
+        client.maintain(MaintenanceJob::Gc, true).unwrap();
+        cluster.lock().run(60_000);
+        for (from, to) in [(0, 100), (100, 9_000), (9_000, 20_000), (0, 20_000)] {
+            assert_eq!(handle.read_at(from as u64, &mut out[from..to]).unwrap(), to - from, "round {round}");
+            assert!(out[from..to] == expected[from..to], "round {round}, {from} to {to}");
+        }
+    }
+    assert_eq!(
+        cluster.lock().db().conn().query_row("SELECT count(*) FROM contents", [], |row| row.get::<_, i64>(0)),
+        Ok(2)
+    );
+}
+
+/// P2, P4: a small file is read without a session, and opened if its chunk is gone by then.
+#[test]
+fn small_files_are_described_at_once_and_read_without_a_session() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options { get_timeout_ms: 500, ..Options::default() });
+    let name = |i: u64| path(&format!("tess:/f{i}"));
+    let content = |i: u64| if i == 3 { Vec::new() } else { data(20_000, i + 1) };
+    let files = (0..10).map(|i| small(&name(i).to_string(), content(i))).collect();
+    client.put_small(files, &[], &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+    client.put(&name(10), &data(50_000, 11)[..], PutOptions::default()).unwrap();
+    client.mkdir(&name(11), false).unwrap();
+    client.put(&name(12), &data(3_000_000, 13)[..], PutOptions::default()).unwrap();
+    client.put(&name(0), &data(400, 77)[..], PutOptions::default()).unwrap();
+    let paths: Vec<StorePath> = (0..14).map(name).chain([path("tess:/nowhere/f"), path("tess:/")]).collect();
+    let describe = || client.describe(&paths.iter().collect::<Vec<_>>(), 0);
+    let described = describe();
+    let known: Vec<bool> = described.iter().map(Option::is_some).collect();
+    assert_eq!(known, [[true; 11].as_slice(), &[false; 5]].concat(), "no directory, long file, or absent one");
+    let get = |i: u64, described| {
+        let (mut out, options) = (Vec::new(), GetOptions { described, bulk: true, ..GetOptions::default() });
+        let (opened, len_bytes) = client.get(&name(i), Sink::Writer(&mut out), options)?;
+        assert_eq!((opened.attr.ino, len_bytes), (client.stat(&name(i)).unwrap().ino, out.len() as u64));
+        Ok::<_, Error>(out)
+    };
+    let opened = cluster.lock().count("OpenRead");
+    for i in 1..11 {
+        let expected = if i == 10 { data(50_000, 11) } else { content(i) };
+        assert!(get(i, described[i as usize].clone()).unwrap() == expected, "file {i}");
+    }
+    assert!(get(0, described[0].clone()).unwrap() == data(400, 77), "the current version");
+    assert!(client.describe(&[&name(0)], 1)[0].is_none(), "the first version is gone");
+    assert_eq!(cluster.lock().count("OpenRead"), opened, "nothing was opened");
+    assert_eq!(cluster.lock().status().sessions, 0, "and nothing is left open");
+    // All packs go, and with them what is known of files.
+    let described = describe();
+    let rest = (0..11).map(|i| small(&name(i).to_string(), data(500, 100 + i))).collect();
+    client.put_small(rest, &[], &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+    client.unlink(&name(9), false).unwrap();
+    client.context.cache.clear();
+    client.maintain(MaintenanceJob::Gc, true).unwrap();
+    cluster.lock().run(60_000);
+    assert!(get(3, described[3].clone()).unwrap().is_empty(), "what it was needs no chunk");
+    for i in [0, 1, 2, 4, 5, 6, 7, 8, 10] {
+        assert!(get(i, described[i as usize].clone()).unwrap() == data(500, 100 + i), "file {i} as it is now");
+    }
+    assert_eq!(get(9, described[9].clone()).unwrap_err().code(), Code::NotFound);
+    cluster.lock().check_all_stored();
+}
