@@ -9,6 +9,7 @@ use crate::db::meta::draw;
 use crate::db::sql::{FromRow, TableRow, args, row};
 use crate::error::{Result, corrupt_row};
 use rusqlite::OptionalExtension;
+use std::collections::HashMap;
 pub use tessera_wire::meta::FIRST_CONTENT;
 use tessera_wire::meta::{ContentInfo, PackedContent};
 
@@ -65,14 +66,19 @@ pub fn find(db: &Db, content_id: u64) -> rusqlite::Result<Option<ContentInfo>> {
     select.query_row(args![content_id], ContentInfo::of).optional()
 }
 
-/// The content of a pack that has this place, length and name.
+/// Contents of a pack by offset and length: name and id.
+pub type ByPlace = HashMap<(u64, u64), (Vec<u8>, u64)>;
+
+/// The contents of a pack by offset and length: name and id. Of several at one place, the first.
 ///
 /// # Errors
 /// The database fails.
-pub fn known(db: &Db, chunk_id: u64, content: &PackedContent) -> rusqlite::Result<Option<u64>> {
-    let sql =
-        "SELECT content_id FROM contents WHERE chunk_id = ?1 AND len_bytes = ?2 AND chunk_offset = ?3 AND hash = ?4";
-    db.first(sql, args![chunk_id, content.len_bytes, content.offset, content.hash])
+pub fn by_place(db: &Db, chunk_id: u64) -> rusqlite::Result<ByPlace> {
+    let mut found = HashMap::new();
+    for content in of_pack(db, chunk_id)? {
+        found.entry((content.chunk_offset, content.len_bytes)).or_insert((content.hash, content.content_id));
+    }
+    Ok(found)
 }
 
 /// Moves a content to a place in another pack, if it lies in `from` still and has this name and length there.

@@ -16,7 +16,7 @@ use crate::files::sessions;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes;
 use crate::soft::Effect;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use tessera_policy::{Dedup, Placement, Policy};
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Error, Extent, Hint};
@@ -250,11 +250,13 @@ fn insert_contents<T>(
     refs: &mut RefChanges,
 ) -> Result<Vec<u64>> {
     let mut ids = vec![0; pack.contents.len()];
+    let known = if is_new { HashMap::new() } else { contents::by_place(ctx.db, chunk_id)? };
     for (file, _) in pack.files.iter().zip(opened).filter(|(_, opened)| opened.is_ok()) {
         for place in file.extents.iter().filter(|extent| extent.chunk_id != 0).filter_map(place) {
             let content = &pack.contents[place];
-            if ids[place] == 0 && !is_new {
-                ids[place] = contents::known(ctx.db, chunk_id, content)?.unwrap_or(0);
+            if ids[place] == 0 {
+                let there = known.get(&(content.offset, content.len_bytes)).filter(|(hash, _)| *hash == content.hash);
+                ids[place] = there.map_or(0, |(_, content_id)| *content_id);
             }
             if ids[place] == 0 {
                 ids[place] = contents::insert(ctx, chunk_id, content)?;
