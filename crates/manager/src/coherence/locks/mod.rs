@@ -7,6 +7,7 @@
 //! its locks and is told so; other clients get them once the loss is on record. docs/wire.md, section 7, describes the
 //! protocol. Nothing here knows connections; `core::locking` does.
 
+mod index;
 pub mod ranges;
 pub mod table;
 #[cfg(test)]

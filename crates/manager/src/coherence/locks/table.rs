@@ -8,6 +8,7 @@
 //! refused (POSIX, `fcntl`: EDEADLK). The table assumes that an owner waits for one thing at a time. If threads of one
 //! process wait for several, a request may be refused although another thread could have gone on, as on Linux.
 
+use super::index::Index;
 use super::ranges::{Bytes, Held, Ranges};
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -61,6 +62,8 @@ pub(super) struct Waiter {
 #[derive(Debug, Default)]
 pub(super) struct File {
     pub(super) held: BTreeMap<Owner, Ranges>,
+    /// All that is in `held`.
+    pub(super) index: Index,
     pub(super) queue: Vec<Waiter>,
     /// One for each client that holds locks here. A client that releases its last one and locks again gets another.
     fences: BTreeMap<u64, LockFence>,
@@ -90,11 +93,43 @@ impl File {
         self.held.range(owners).next().is_some()
     }
 
-    fn holders(&self, want: &Want) -> impl Iterator<Item = (Owner, Bytes, &Held)> {
-        let (owner, bytes, held) = (want.owner, want.bytes, want.held);
-        let others = self.held.iter().filter(move |(other, _)| **other != owner);
-        let over = others.flat_map(move |(other, ranges)| ranges.over(bytes).map(move |(b, h)| (*other, b, h)));
-        over.filter(move |(_, _, h)| h.excludes(&held))
+    /// The locks that are in the way, in no order.
+    pub(super) fn holders(&self, want: &Want) -> impl Iterator<Item = (Owner, Bytes, &Held)> {
+        let owner = want.owner;
+        self.index.excluding(want.bytes, &want.held).filter(move |(other, _, _)| *other != owner)
+    }
+
+    fn is_free(&self, want: &Want) -> bool {
+        self.holders(want).next().is_none()
+    }
+
+    /// Locks or unlocks bytes of an owner. Returns how many ranges it held before, and how many it holds now.
+    fn set(&mut self, owner: Owner, bytes: Bytes, held: Option<Held>) -> (usize, usize) {
+        let ranges = self.held.entry(owner).or_default();
+        let before = ranges.len();
+        // A lock may be joined to one that ends or begins beside it.
+        let touched = Bytes { start: bytes.start.saturating_sub(1), end: bytes.end.saturating_add(1) };
+        ranges.over(touched).for_each(|(was, held)| self.index.set(owner, was, held, false));
+        ranges.set(bytes, held);
+        ranges.over(touched).for_each(|(is, held)| self.index.set(owner, is, held, true));
+        let after = ranges.len();
+        if ranges.is_empty() {
+            self.held.remove(&owner);
+        }
+        (before, after)
+    }
+
+    /// Removes all locks and requests of a client. Returns whether there were any.
+    fn end(&mut self, client_id: u64) -> bool {
+        let (first, last) = (Owner { client_id, number: 0 }, Owner { client_id, number: u64::MAX });
+        let before = self.held.len() + self.queue.len();
+        let owners: Vec<Owner> = self.held.range(first..=last).map(|(owner, _)| *owner).collect();
+        for owner in owners {
+            self.set(owner, Bytes { start: 0, end: u64::MAX }, None);
+        }
+        self.fences.remove(&client_id);
+        self.queue.retain(|w| w.ticket.client_id != client_id);
+        self.held.len() + self.queue.len() != before
     }
 
     /// Owners of the requests among the first `before` that `want` may not overtake.
@@ -125,23 +160,24 @@ impl LockTable {
     /// Locks the range. If it must wait, queues with a `ticket`, and refuses without one.
     pub fn lock(&mut self, want: Want, ticket: Option<Ticket>) -> LockResult {
         let file = self.files.entry(want.ino).or_default();
-        let holders: BTreeSet<Owner> = file.holders(&want).map(|(owner, _, _)| owner).collect();
-        let earlier: BTreeSet<Owner> = file.earlier(&want, file.queue.len()).collect();
+        let is_free = file.is_free(&want);
         let Some(ticket) = ticket else {
-            if holders.is_empty() {
+            if is_free {
                 self.take(want);
                 return LockResult::Granted;
             }
             return LockResult::Refused;
         };
+        let file = &self.files[&want.ino];
+        let earlier: BTreeSet<Owner> = file.earlier(&want, file.queue.len()).collect();
         let is_waited_for = || self.holds_somewhere(want.owner) || self.waits.contains_key(&want.owner);
-        if holders.is_empty() && (earlier.is_empty() || is_waited_for() && self.wait_for(earlier, want.owner, true)) {
+        if is_free && (earlier.is_empty() || is_waited_for() && self.wait_for(earlier, want.owner, true)) {
             self.take(want);
             return LockResult::Granted;
         }
         // Only `fcntl` locks are checked for deadlock.
         let looks = want.held.families & 1 != 0 && self.holds_somewhere(want.owner);
-        if looks && self.wait_for(holders, want.owner, false) {
+        if looks && self.wait_for(file.holders(&want).map(|(owner, _, _)| owner), want.owner, false) {
             return LockResult::Deadlock;
         }
         self.queue(want, ticket);
@@ -171,25 +207,20 @@ impl LockTable {
     fn change(&mut self, ino: u64, owner: Owner, bytes: Bytes, held: Option<Held>) {
         let file = self.files.entry(ino).or_default();
         if let Some(held) = held {
-            let free = file.holders(&Want { ino, owner, bytes, held }).next().is_none();
-            assert!(free, "inode {ino}: {owner:?} is granted {bytes:?} that another owner has locked");
+            let is_free = file.is_free(&Want { ino, owner, bytes, held });
+            assert!(is_free, "inode {ino}: {owner:?} is granted {bytes:?} that another owner has locked");
         }
-        let ranges = file.held.entry(owner).or_default();
-        let before = ranges.len();
-        ranges.set(bytes, held);
+        let (before, after) = file.set(owner, bytes, held);
         let count = self.counts.entry(owner.client_id).or_default();
         assert!(*count >= before, "client {}: {before} ranges of {count} counted locks", owner.client_id);
-        *count = *count + ranges.len() - before;
+        *count = *count + after - before;
         if *count == 0 {
             self.counts.remove(&owner.client_id);
         }
         let owned = self.owned.entry(owner).or_default();
-        *owned = *owned + ranges.len() - before;
+        *owned = *owned + after - before;
         if *owned == 0 {
             self.owned.remove(&owner);
-        }
-        if ranges.is_empty() {
-            file.held.remove(&owner);
         }
         match file.is_held_by(owner.client_id) {
             false => _ = file.fences.remove(&owner.client_id),
@@ -221,7 +252,7 @@ impl LockTable {
         let may_be_in_circles = LazyCell::new(|| self.may_be_in_circles());
         (0..file.queue.len()).find(|&at| {
             let want = &file.queue[at].want;
-            if file.holders(want).next().is_some() {
+            if !file.is_free(want) {
                 return false;
             }
             let mut earlier = file.earlier(want, at).peekable();
@@ -262,11 +293,7 @@ impl LockTable {
     pub fn end(&mut self, client_id: u64) {
         let mut touched = Vec::new();
         for (&ino, file) in &mut self.files {
-            let before = file.held.len() + file.queue.len();
-            file.held.retain(|owner, _| owner.client_id != client_id);
-            file.fences.remove(&client_id);
-            file.queue.retain(|w| w.ticket.client_id != client_id);
-            if file.held.len() + file.queue.len() != before {
+            if file.end(client_id) {
                 touched.push(ino);
             }
         }
@@ -279,7 +306,7 @@ impl LockTable {
 
     /// The first lock that is in the way.
     pub fn in_the_way(&self, want: &Want) -> Option<(Owner, Bytes, Held)> {
-        let found = self.files.get(&want.ino)?.holders(want).min_by_key(|(_, bytes, _)| bytes.start);
+        let found = self.files.get(&want.ino)?.holders(want).min_by_key(|(owner, bytes, _)| (bytes.start, *owner));
         found.map(|(owner, bytes, held)| (owner, bytes, *held))
     }
 

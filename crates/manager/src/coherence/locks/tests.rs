@@ -1,5 +1,6 @@
 //! Compares the table with a model of single bytes; tests its queues and the life of clients that hold locks.
 
+use super::ranges::Ranges;
 use super::table::{LockResult, LockTable, Owner, Ticket, Want};
 use super::*;
 use proptest::prelude::*;
@@ -242,6 +243,30 @@ fn waits_for(table: &LockTable, from: Owner, with_queue: bool) -> BTreeSet<Owner
     seen
 }
 
+/// The index of each file has the locks of its owners.
+fn indexes_are_complete(table: &LockTable) -> Result<(), TestCaseError> {
+    for file in table.files.values() {
+        let of = |(owner, ranges): (&Owner, &Ranges)| {
+            ranges.iter().map(|(at, held)| (*owner, at, *held)).collect::<Vec<_>>()
+        };
+        let held: Vec<(Owner, Bytes, Held)> = file.held.iter().flat_map(of).collect();
+        for mode in [LockMode::Read, LockMode::Write] {
+            for families in 1..4 {
+                for start in 0..12 {
+                    let want = want(INO, 99, start, (start + 3 * u64::from(families)).min(11), mode, families);
+                    let mut found: Vec<_> = file.holders(&want).map(|(owner, at, held)| (owner, at, *held)).collect();
+                    found.sort_unstable();
+                    let in_the_way =
+                        |(_, at, held): &&(Owner, Bytes, Held)| at.overlaps(&want.bytes) && held.excludes(&want.held);
+                    let expected: Vec<_> = held.iter().filter(in_the_way).copied().collect();
+                    prop_assert_eq!(found, expected, "{:?}", want);
+                }
+            }
+        }
+    }
+    Ok(())
+}
+
 /// The table finds the same owners as [`waits_for`], and no circle where it does not look for one.
 fn search_is_complete(table: &LockTable) -> Result<(), TestCaseError> {
     for number in 0..6 {
@@ -310,6 +335,7 @@ proptest! {
                 }
             }
             search_is_complete(&table)?;
+            indexes_are_complete(&table)?;
             for granted in granted(&mut table) {
                 let at = waiting.iter().position(|(t, _)| *t == granted);
                 prop_assert!(at.is_some(), "granted what no request waits for");
@@ -366,6 +392,7 @@ proptest! {
                 Step::End(client_id) => table.end(client_id),
             }
             search_is_complete(&table)?;
+            indexes_are_complete(&table)?;
         }
     }
 }
