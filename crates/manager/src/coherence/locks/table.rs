@@ -76,9 +76,11 @@ pub struct LockTable {
     /// Files at which an owner waits, one entry per request.
     pub(super) waits: HashMap<Owner, Vec<u64>>,
     /// The file at which a request waits.
-    tickets: BTreeMap<Ticket, u64>,
+    tickets: HashMap<Ticket, u64>,
     /// Number of locks of each client.
     counts: HashMap<u64, usize>,
+    /// Number of waiting requests of each client.
+    waiting: HashMap<u64, usize>,
     /// Number of locks of each owner.
     owned: HashMap<Owner, usize>,
     /// Requests granted after a wait and not yet reported.
@@ -187,7 +189,9 @@ impl LockTable {
     fn queue(&mut self, want: Want, ticket: Ticket) {
         self.files.entry(want.ino).or_default().queue.push(Waiter { ticket, want });
         self.waits.entry(want.owner).or_default().push(want.ino);
-        self.tickets.insert(ticket, want.ino);
+        if self.tickets.insert(ticket, want.ino).is_none() {
+            *self.waiting.entry(ticket.client_id).or_default() += 1;
+        }
         // A request that only queues behind another may now wait for itself.
         self.circle(want.owner).into_iter().for_each(|ino| self.settle(ino));
     }
@@ -262,7 +266,13 @@ impl LockTable {
     }
 
     fn leave(&mut self, ticket: Ticket, owner: Owner, ino: u64) {
-        self.tickets.remove(&ticket);
+        if self.tickets.remove(&ticket).is_some() {
+            let waiting = self.waiting.get_mut(&ticket.client_id).expect("each request that waits is counted");
+            *waiting -= 1;
+            if *waiting == 0 {
+                self.waiting.remove(&ticket.client_id);
+            }
+        }
         if let Some(inos) = self.waits.get_mut(&owner) {
             if let Some(at) = inos.iter().position(|&i| i == ino) {
                 inos.swap_remove(at);
@@ -299,6 +309,7 @@ impl LockTable {
         }
         self.waits.retain(|owner, _| owner.client_id != client_id);
         self.tickets.retain(|ticket, _| ticket.client_id != client_id);
+        self.waiting.remove(&client_id);
         self.counts.remove(&client_id);
         self.owned.retain(|owner, _| owner.client_id != client_id);
         touched.into_iter().for_each(|ino| self.settle(ino));
@@ -367,7 +378,7 @@ impl LockTable {
 
     /// Number of waiting requests of a client.
     pub fn waiting_of(&self, client_id: u64) -> usize {
-        self.tickets.range(Ticket { client_id, seq: 0 }..=Ticket { client_id, seq: u64::MAX }).count()
+        self.waiting.get(&client_id).copied().unwrap_or(0)
     }
 
     /// Number of waiting requests.

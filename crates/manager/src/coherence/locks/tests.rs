@@ -243,8 +243,8 @@ fn waits_for(table: &LockTable, from: Owner, with_queue: bool) -> BTreeSet<Owner
     seen
 }
 
-/// The index of each file has the locks of its owners.
-fn indexes_are_complete(table: &LockTable) -> Result<(), TestCaseError> {
+/// The index of each file has the locks of its owners, and each client's waiting requests are counted.
+fn locks_and_requests_are_counted(table: &LockTable) -> Result<(), TestCaseError> {
     for file in table.files.values() {
         let of = |(owner, ranges): (&Owner, &Ranges)| {
             ranges.iter().map(|(at, held)| (*owner, at, *held)).collect::<Vec<_>>()
@@ -263,6 +263,11 @@ fn indexes_are_complete(table: &LockTable) -> Result<(), TestCaseError> {
                 }
             }
         }
+    }
+    for client_id in 1..4 {
+        let requests = table.files.values().flat_map(|file| &file.queue);
+        let waiting = requests.filter(|waiter| waiter.ticket.client_id == client_id).count();
+        prop_assert_eq!(table.waiting_of(client_id), waiting, "client {}", client_id);
     }
     Ok(())
 }
@@ -335,7 +340,7 @@ proptest! {
                 }
             }
             search_is_complete(&table)?;
-            indexes_are_complete(&table)?;
+            locks_and_requests_are_counted(&table)?;
             for granted in granted(&mut table) {
                 let at = waiting.iter().position(|(t, _)| *t == granted);
                 prop_assert!(at.is_some(), "granted what no request waits for");
@@ -392,7 +397,7 @@ proptest! {
                 Step::End(client_id) => table.end(client_id),
             }
             search_is_complete(&table)?;
-            indexes_are_complete(&table)?;
+            locks_and_requests_are_counted(&table)?;
         }
     }
 }
