@@ -13,10 +13,19 @@ use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
 use crate::namespace::names::drop_name;
 use crate::soft::Effect;
+use std::collections::{BTreeSet, HashMap};
 use tessera_policy::{Lifetime, Policy, StepName, obsolete_steps};
 
-/// Most files in one command.
-const FILES_PER_COMMAND: usize = 256;
+/// Most files that are purged after one tick.
+const PURGES_A_TICK: usize = 256;
+/// Most files in one command, which reads all images of the applications that its files are images of.
+const FILES_PER_COMMAND: usize = 4_096;
+
+#[cfg(test)]
+thread_local! {
+    /// Number of names of images that were read on this thread.
+    pub static IMAGES_READ: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
+}
 
 /// Records when a file expires, after a commit or a change of its hints.
 ///
@@ -64,8 +73,8 @@ fn written_ns(ctx: &Ctx, inode: &Inode) -> Result<i64> {
 /// the convention.
 pub fn due(db: &Db, now_ns: i64, committed: &[u64]) -> Result<Vec<ExpireFiles>> {
     let sql = "SELECT ino FROM purges WHERE due_ns <= ?1 ORDER BY due_ns LIMIT ?2";
-    let mut inos: Vec<u64> = db.all(sql, args![now_ns, FILES_PER_COMMAND])?;
-    let mut looked = std::collections::BTreeSet::new();
+    let mut inos: Vec<u64> = db.all(sql, args![now_ns, PURGES_A_TICK])?;
+    let mut looked = BTreeSet::new();
     for &ino in committed {
         for (parent, name) in names(db, ino)? {
             if let Some(image) = StepName::parse(&name)
@@ -106,6 +115,8 @@ fn images(db: &Db, parent: u64, application: &[u8]) -> rusqlite::Result<Vec<(Vec
          WHERE d.parent = ?1 AND d.name >= ?2 AND d.name < ?3 AND i.version_id != 0",
         args![parent, from, to],
     )?;
+    #[cfg(test)]
+    IMAGES_READ.set(IMAGES_READ.get() + found.len());
     found.retain(|(name, _)| StepName::parse(name).is_some_and(|image| image.application == application));
     Ok(found)
 }
@@ -119,6 +130,7 @@ fn obsolete(db: &Db, parent: u64, application: &[u8]) -> Result<Vec<u64>> {
 
 /// Applies [`ExpireFiles`].
 pub fn expire_files(ctx: &mut Ctx, command: &ExpireFiles) -> Result<()> {
+    let mut needed = NeededSteps::default();
     for &ino in &command.inos {
         let Some(inode) = inodes::find(ctx.db, ino)?.filter(Inode::is_file) else {
             forget(ctx.db, ino)?;
@@ -126,11 +138,19 @@ pub fn expire_files(ctx: &mut Ctx, command: &ExpireFiles) -> Result<()> {
         };
         let purged = purge_is_due(ctx, &inode)?;
         for (parent, name) in names(ctx.db, ino)? {
-            if purged || is_obsolete(ctx.db, parent, &name)? {
+            let image = StepName::parse(&name);
+            let obsolete = match &image {
+                Some(image) if !purged => needed.is_obsolete(ctx.db, parent, image)?,
+                _ => false,
+            };
+            if purged || obsolete {
                 inodes::remove_name(ctx.db, parent, &name)?;
                 inodes::touch(ctx.db, parent, ctx.wall_ns)?;
                 drop_name(ctx, inodes::get(ctx.db, ino)?)?;
                 ctx.after_commit(Effect::FileExpired);
+            }
+            if let Some(image) = image.filter(|_| purged) {
+                needed.forget(parent, &image);
             }
         }
     }
@@ -144,8 +164,27 @@ fn purge_is_due(ctx: &Ctx, inode: &Inode) -> Result<bool> {
     Ok(due && matches!(policy.lifetime, Lifetime::Purge { .. }))
 }
 
-fn is_obsolete(db: &Db, parent: u64, name: &[u8]) -> Result<bool> {
-    let Some(image) = StepName::parse(name) else { return Ok(false) };
-    let first = first_needed(db, parent, &images(db, parent, image.application)?)?;
-    Ok(first.is_some_and(|first| image.step < first))
+/// The first needed time steps of applications, by directory and application. They stay the same while only obsolete images are removed: the
+/// first needed step is complete whatever is below it, and so is each later step that was.
+#[derive(Default)]
+struct NeededSteps(HashMap<(u64, Vec<u8>), Option<u64>>);
+
+impl NeededSteps {
+    fn is_obsolete(&mut self, db: &Db, parent: u64, image: &StepName<'_>) -> Result<bool> {
+        let key = (parent, image.application.to_vec());
+        let first = match self.0.get(&key) {
+            Some(first) => *first,
+            None => {
+                let first = first_needed(db, parent, &images(db, parent, image.application)?)?;
+                self.0.insert(key, first);
+                first
+            }
+        };
+        Ok(first.is_some_and(|first| image.step < first))
+    }
+
+    /// An image was purged, which may have been needed for a step to be complete.
+    fn forget(&mut self, parent: u64, image: &StepName<'_>) {
+        self.0.remove(&(parent, image.application.to_vec()));
+    }
 }

@@ -1,5 +1,6 @@
 //! Files that expire: purged files when their lifetime ends, checkpoint images when every process has a newer one.
 
+use crate::files::expiry::IMAGES_READ;
 use crate::rig::*;
 use tessera_wire::Code;
 use tessera_wire::meta::*;
@@ -200,4 +201,42 @@ fn leases_on_listings_of_what_goes_are_recalled() {
     rig.tick(1);
     let recalled = rig.calls.iter().any(|c| c.kind == tessera_wire::Kind::RecallLease);
     assert_eq!((names(&mut rig, dir), recalled), (vec!["f".to_string()], true), "not before it was given back");
+}
+
+/// P12: the manager answers nobody while it expires files.
+#[test]
+fn the_images_of_a_step_expire_in_few_steps() {
+    const PROCESSES: usize = 300;
+    let mut rig = Rig::new(4);
+    let dir = rig.mkdir(1, "d");
+    set(&mut rig, dir, "lifetime", "replace:1");
+    for step in 1..3 {
+        for process in 0..PROCESSES {
+            rig.put(dir, &format!("sim.N{process}.T{step}"), &[]).unwrap();
+        }
+    }
+    let before = IMAGES_READ.get();
+    settle_expiry(&mut rig);
+    let read = IMAGES_READ.get() - before;
+    assert_eq!(names(&mut rig, dir).len(), PROCESSES);
+    assert!(
+        read <= 2 * 2 * PROCESSES,
+        "of {} images {read} were read: not once to find and once to remove",
+        2 * PROCESSES
+    );
+    rig.audit();
+}
+
+/// A step that is no longer complete, because an image of it was purged by the same command, makes none obsolete after that.
+#[test]
+fn an_image_that_is_purged_makes_no_older_one_obsolete() {
+    let mut rig = Rig::new(4);
+    let dir = rig.mkdir(1, "d");
+    set(&mut rig, dir, "lifetime", "replace:1");
+    let files = ["a.N0.T1", "a.N0.T2", "a.N1.T2", "a.N1.T1"].map(|name| rig.put(dir, name, &[]).unwrap().ino);
+    assert!(files.is_sorted(), "they expire in this order");
+    set(&mut rig, files[2], "lifetime", "purge:1s");
+    settle_expiry(&mut rig);
+    assert_eq!(names(&mut rig, dir), ["a.N0.T2", "a.N1.T1"]);
+    rig.audit();
 }
