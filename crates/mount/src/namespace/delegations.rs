@@ -136,9 +136,10 @@ impl Delegations {
         self.counters.contains_key(&directory)
     }
 
-    /// A commit in `directory`, sent at `asked_ns`, extended its delegation.
-    pub fn renew(&mut self, directory: u64, asked_ns: i64, lifetime_ms: u64) {
-        if let Some(delegation) = self.granted.get_mut(&directory) {
+    /// A commit in `directory`, sent at `asked_ns`, extended its delegation. One that is over here may be over at the manager, too, which then
+    /// speaks of the next one: its names are not known here, and other clients may have made some in between without a recall.
+    pub fn renew(&mut self, now_ns: i64, directory: u64, asked_ns: i64, lifetime_ms: u64) {
+        if let Some(delegation) = self.granted.get_mut(&directory).filter(|delegation| delegation.until_ns > now_ns) {
             let until_ns = asked_ns.saturating_add(ms_to_ns(lifetime_ms));
             delegation.until_ns = delegation.until_ns.max(until_ns);
         }

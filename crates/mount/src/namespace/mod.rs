@@ -472,7 +472,7 @@ impl Namespace {
                 self.cache.created_here(stamp, parent, &name, entry);
             }
             self.delegations.add_inos(*inos);
-            self.delegations.renew(parent, stamp.at_ns, *delegation_ms);
+            self.delegations.renew(self.cache.now_ns, parent, stamp.at_ns, *delegation_ms);
         }
         self.answered(ino, Claimant::Commit(waiter), result.map(drop));
     }

@@ -301,3 +301,29 @@ fn inode_numbers_that_the_manager_gives_out_twice_are_used_once() {
     assert_eq!(create(&mut core, b"b"), None);
     assert_eq!(create(&mut core, b"c"), Some(101));
 }
+
+/// P7: a delegation that is over covers no name of before, whatever a commit that was sent under it says: the manager may have granted the next one by
+/// then, with names that others made in between, and this mount may not have taken that.
+#[test]
+fn a_commit_renews_no_delegation_that_was_over() {
+    for is_recalled in [true, false] {
+        let after = |s: i64| NOW + s * 1_000 * MS;
+        let mut core = delegated();
+        let file = create_at(&mut core, after(1), b"file").unwrap();
+        handle_at(&mut core, after(59), Event::Commit(Waiter(1), file));
+        let committed_at = core.stamp(after(59));
+        // After 60 s it is over, and another client makes `new`: nothing is recalled. This mount asks for the delegation.
+        assert_eq!(core.lookup(after(62), DIR, b"new"), LookupResult::Unknown);
+        let asked = core.stamp(after(63));
+        if is_recalled {
+            // A recall of another directory overtakes the answer, so that does not count. Else it is still on its way.
+            handle_at(&mut core, after(63), Event::DelegationRecalled { recall: 1, directories: vec![8] });
+            grant_to_create(&mut core, DIR, asked, &[b"new"]);
+        }
+        // The manager knows that the directory is delegated to this client, again, and says so in its answer to the commit.
+        let result = Ok(FirstCommit { delegation_ms: 60_000, ..FirstCommit::default() });
+        let done = Event::Committed { waiter: Waiter(1), ino: file, stamp: committed_at, result };
+        handle_at(&mut core, after(64), done);
+        assert_eq!(core.lookup(after(65), DIR, b"new"), LookupResult::Unknown, "recalled: {is_recalled}");
+    }
+}
