@@ -179,6 +179,21 @@ impl Client {
         self.change("remove", path, &Unlink { op_id: self.op_id(), parent: parent.ino, name, directory }).map(drop)
     }
 
+    /// Removes a file, and never a directory, even if another client puts one in the file's place meanwhile; adds to `removed` how many
+    /// entries. With `recursive` as [`Client::remove_all`].
+    ///
+    /// # Errors
+    /// `IsDirectory`: it is one. Otherwise as [`Client::remove_all`].
+    pub fn remove(&self, path: &StorePath, recursive: bool, removed: &mut u64) -> Result<(), Error> {
+        if recursive {
+            return self.remove_all(path, removed);
+        }
+        // The manager tells a file from a directory when it removes the name. What was seen before is no help.
+        self.unlink(path, false)?;
+        *removed += 1;
+        Ok(())
+    }
+
     /// Removes a file, or a directory with everything below it; adds to `removed` how many entries. What another client
     /// moves out of the directory meanwhile stays.
     ///

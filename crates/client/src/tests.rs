@@ -8,13 +8,14 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use std::io::Read;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 use tessera_manager::config::Config;
 use tessera_manager::shell::{ManagerServer, ServeOptions};
 use tessera_net::{BufferPool, Endpoint};
 use tessera_testkit::Cluster;
-use tessera_wire::meta::{MakeDir, Rename};
+use tessera_wire::meta::{MakeDir, Rename, Unlink};
 use tessera_wire::rpc::{Answer, Call};
 use tessera_wire::{Code, Kind, hex};
 
@@ -302,6 +303,39 @@ fn directories_names_and_attributes() {
 }
 
 /// Another client moves a directory while `rm -r` runs: what is in it stays, and everything else goes.
+/// Whoever removes a file gets no directory removed, whenever another client puts one in the file's place.
+#[test]
+fn a_removal_of_a_file_leaves_alone_the_directory_that_took_its_place() {
+    // Of the requests of the removal: before which one the directory is moved.
+    for (kind, before) in [(Kind::Resolve, 1), (Kind::Resolve, 2), (Kind::Unlink, 1)] {
+        let (client, cluster) = client(Cluster::new(4, 1), Options::default());
+        client.mkdir(&path("tess:/d"), false).unwrap();
+        for file in ["tess:/a", "tess:/d/f"] {
+            client.put(&path(file), &b"x"[..], PutOptions::default()).unwrap();
+        }
+        let is_moved = Arc::new(AtomicBool::new(false));
+        {
+            let (mut cluster, is_moved) = (cluster.lock(), is_moved.clone());
+            (1..before).for_each(|_| cluster.before(kind, |_| ()));
+            cluster.before(kind, move |cluster| {
+                let (unlink_id, op_id) = (cluster.op(), cluster.op());
+                let (from_name, to_name) = (b"d".to_vec(), b"a".to_vec());
+                let unlink = Unlink { op_id: unlink_id, parent: 1, name: to_name.clone(), directory: false };
+                let rename = Rename { op_id, from_parent: 1, from_name, to_parent: 1, to_name, ..Rename::default() };
+                is_moved.store(cluster.ask(&unlink).is_ok() && cluster.ask(&rename).is_ok(), Ordering::Relaxed);
+            });
+        }
+        let mut removed = 0;
+        let done = client.remove(&path("tess:/a"), false, &mut removed).map_err(|error| error.code());
+        if is_moved.load(Ordering::Relaxed) {
+            assert_eq!((done, removed), (Err(Code::IsDirectory), 0), "before {kind:?} {before}");
+            assert_eq!(read(&client, "tess:/a/f"), b"x");
+        } else {
+            assert_eq!((done, removed, kind), (Ok(()), 1, Kind::Resolve), "before {kind:?} {before}");
+        }
+    }
+}
+
 #[test]
 fn a_recursive_removal_leaves_alone_what_was_moved_away() {
     // Moves (directory, name) to the name `keep` of the root, before the List with this number.

@@ -9,7 +9,7 @@ use crate::remote::Store;
 use crate::term::units;
 use serde_json::json;
 use tessera_client::path::StorePath;
-use tessera_wire::InodeKind;
+use tessera_wire::Code;
 
 /// `tessera rm`.
 ///
@@ -39,11 +39,12 @@ pub fn rm(args: RmArgs) -> Outcome {
 }
 
 fn remove(store: &Store, path: &StorePath, recursive: bool, removed: &mut u64) -> Outcome {
-    let is_directory = store.stat(path)?.kind() == InodeKind::Directory;
-    if is_directory && !recursive {
-        bail!(Exit::Usage, "{path} is a directory; remove it with --recursive");
+    match store.remove(path, recursive, removed) {
+        Err(error) if error.code() == Code::IsDirectory => {
+            bail!(Exit::Usage, "{path} is a directory; remove it with --recursive");
+        }
+        done => Ok(done?),
     }
-    Ok(store.remove_all(path, removed)?)
 }
 
 /// `tessera mv`.
