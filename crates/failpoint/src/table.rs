@@ -43,6 +43,7 @@ pub const ALL: &[(&str, &str)] = &[
         "manager.lagging_database_kept",
         "a database that lacks entries that the log has dropped is not replaced by the snapshot (P7)",
     ),
+    ("manager.late_answer_releases", "a late answer to a recall gives back a lease that was granted since (P7)"),
     ("manager.leases_forgotten", "a manager that begins to lead forgets that clients may hold leases (P7)"),
     ("manager.lockers_forgotten", "a manager that begins to lead forgets which clients may hold locks (P7)"),
     ("manager.lost_lock_commits", "a commit under a lock that its client lost is accepted (P7, P11)"),

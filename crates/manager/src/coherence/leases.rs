@@ -16,6 +16,7 @@
 //! removals of names.
 
 use std::collections::HashMap;
+use tessera_failpoint as failpoint;
 use tessera_wire::meta::RecallLease;
 
 /// What a lease is on.
@@ -34,6 +35,17 @@ pub enum LeaseTarget {
 struct Holder {
     connection: u64,
     until_ns: i64,
+    /// Number of the last grant.
+    grant: u64,
+}
+
+/// What a recall asked one connection to give back.
+#[derive(Debug)]
+pub struct Recall {
+    connection: u64,
+    targets: Vec<LeaseTarget>,
+    /// The last grant before the recall: the answer gives back no later one.
+    last_grant: u64,
 }
 
 /// Leases granted by this manager since it started.
@@ -41,6 +53,7 @@ struct Holder {
 pub struct Leases {
     held: HashMap<LeaseTarget, Vec<Holder>>,
     count: usize,
+    grants: u64,
     /// Targets that admitted commands will change: no lease on them is granted.
     changing: HashMap<LeaseTarget, u32>,
 }
@@ -87,11 +100,13 @@ impl Leases {
     }
 
     fn hold(&mut self, what: LeaseTarget, connection: u64, until_ns: i64) {
+        self.grants += 1;
+        let grant = self.grants;
         let holders = self.held.entry(what).or_default();
         match holders.iter_mut().find(|holder| holder.connection == connection) {
-            Some(holder) => holder.until_ns = holder.until_ns.max(until_ns),
+            Some(holder) => *holder = Holder { connection, until_ns: holder.until_ns.max(until_ns), grant },
             None => {
-                holders.push(Holder { connection, until_ns });
+                holders.push(Holder { connection, until_ns, grant });
                 self.count += 1;
             }
         }
@@ -116,10 +131,18 @@ impl Leases {
         found
     }
 
-    /// A holder gave these leases back.
-    pub fn release(&mut self, connection: u64, given_back: &[LeaseTarget]) {
-        for &what in given_back {
-            self.retain(what, |holder| holder.connection != connection);
+    /// What a recall of these targets that is sent now asks a connection to give back.
+    pub fn begin_recall(&self, connection: u64, targets: Vec<LeaseTarget>) -> Recall {
+        Recall { connection, targets, last_grant: self.grants }
+    }
+
+    /// A holder gave back what was recalled. Its answer may come late, when it holds the same targets under later grants: it got those
+    /// after the recalled ones were given back in another answer, or had ended.
+    pub fn release(&mut self, recall: &Recall) {
+        let forgets_grants = failpoint::is_active("manager.late_answer_releases");
+        for &what in &recall.targets {
+            let is_later = |holder: &Holder| holder.grant > recall.last_grant && !forgets_grants;
+            self.retain(what, |holder| holder.connection != recall.connection || is_later(holder));
         }
     }
 
@@ -226,7 +249,7 @@ mod tests {
         assert!(leases.grant(&[2], 8, 50, 10));
         assert_eq!(leases.holders(&[Inode(2)], 7, 10), HashMap::from([(8, vec![Inode(2)])]));
         assert_eq!(leases.holders(&[Inode(2)], 7, 50), HashMap::new(), "ended");
-        leases.release(7, &[Inode(1), Inode(2)]);
+        leases.release(&leases.begin_recall(7, vec![Inode(1), Inode(2)]));
         assert_eq!(leases.holders(&[Inode(1), Inode(2)], 0, 10), HashMap::from([(8, vec![Inode(2)])]));
         assert!(leases.grant(&[3], 8, 500, 10));
         leases.release_all(7);
@@ -255,6 +278,21 @@ mod tests {
     }
 
     #[test]
+    fn a_recall_gives_back_no_later_grant() {
+        let mut leases = Leases::default();
+        assert!(leases.grant(&[1, 2], 7, 100, 10));
+        let recall = leases.begin_recall(7, vec![Inode(1), Inode(2)]);
+        assert!(leases.grant(&[2], 7, 100, 10), "while it holds the earlier one");
+        leases.release(&recall);
+        assert_eq!(leases.holders(&[Inode(1), Inode(2)], 0, 10), HashMap::from([(7, vec![Inode(2)])]));
+        assert!(leases.grant(&[1], 7, 100, 10));
+        leases.release(&recall);
+        assert_eq!(leases.len(), 2);
+        leases.release(&leases.begin_recall(7, vec![Inode(1), Inode(2)]));
+        assert!(leases.is_empty());
+    }
+
+    #[test]
     fn no_lease_is_granted_on_what_is_about_to_change() {
         let mut leases = Leases::default();
         leases.begin_change(&[Inode(5)]);
@@ -274,7 +312,7 @@ mod tests {
         assert!(leases.has_names(9, 1, 150) && !leases.has_names(9, 1, 200) && !leases.has_names(9, 2, 150));
         assert!(leases.grant(&[9], 2, 300, 10), "the directory itself is another thing");
         assert_eq!(leases.holders(&[Names(9), Inode(9)], 2, 150), HashMap::from([(1, vec![Names(9)])]));
-        leases.release(1, &[Names(9)]);
+        leases.release(&leases.begin_recall(1, vec![Names(9)]));
         leases.begin_change(&[Names(9)]);
         assert!(!leases.grant_names(9, 1, 300, 10), "others are about to make names");
         leases.end_change(&[Names(9)]);

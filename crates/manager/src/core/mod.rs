@@ -33,7 +33,7 @@ pub(crate) mod room;
 mod ticks;
 
 use crate::clock::{Clock, Time};
-use crate::coherence::leases::{self, GrantedNames, LeaseGrants, LeaseTarget, Leases};
+use crate::coherence::leases::{self, GrantedNames, LeaseGrants, LeaseTarget, Leases, Recall};
 use crate::coherence::locks::Lockers;
 use crate::coherence::locks::table::Ticket;
 use crate::config::{Config, ns};
@@ -188,7 +188,7 @@ pub struct ManagerCore {
     actions: VecDeque<Action>,
     clock: Clock,
     next_token: u64,
-    recalls: HashMap<u64, (u64, Vec<LeaseTarget>)>,
+    recalls: HashMap<u64, Recall>,
     /// Requests that wait for a lock, each with the end of its wait.
     lock_waits: HashMap<Ticket, (Origin, i64)>,
     /// Until then, nothing that clients may have cached is changed.

@@ -90,7 +90,7 @@ impl ManagerCore {
         for (connection, held) in holders {
             let token = draw(&mut self.next_token);
             let recall = leases::recall(&held);
-            self.recalls.insert(token, (connection, held));
+            self.recalls.insert(token, self.soft.leases.begin_recall(connection, held));
             let call = Call::new(Peer::Connection(connection), token, &recall, Vec::new(), self.config.lease_entry_ms);
             self.actions.push_back(Action::Call(call));
         }
@@ -320,11 +320,11 @@ impl ManagerCore {
         if self.stopped.is_some() {
             return;
         }
-        if let Some((connection, held)) = self.recalls.remove(&answer.token) {
+        if let Some(recall) = self.recalls.remove(&answer.token) {
             // Any answer, even a refusal, means that the client has the recall. Without one the lease must end first.
             let heard = !matches!(&answer.result, Err(error) if error.is_retryable());
             if heard {
-                self.soft.leases.release(connection, &held);
+                self.soft.leases.release(&recall);
             }
             self.unpark();
         }

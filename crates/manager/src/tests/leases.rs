@@ -355,3 +355,76 @@ fn files_that_expire_together_change_their_listing_once() {
     assert!([1, other].iter().all(|of| listings.contains(&&LeaseTarget::Listing(*of))));
     assert_eq!(changes.len(), 2 + 2 * inos.len());
 }
+
+/// P7: an answer to a recall gives back the lease that was recalled, not one that the holder got since. Two commands wait for one lease; the holder
+/// forgets at once what it cached, and its second answer waits for its kernel.
+#[test]
+pub(super) fn a_late_answer_to_a_recall_gives_back_no_later_lease() {
+    let mut rig = rig();
+    let ino = lookup(&mut rig, ALICE).attr.unwrap().ino;
+    let (first, second) = (chmod(&mut rig, BOB, ino), chmod(&mut rig, CAROL, ino));
+    let tokens: Vec<u64> = rig.calls.drain(..).map(|call| call.token).collect();
+    assert_eq!(tokens.len(), 2, "both recalls have reached ALICE");
+    rig.answer(tokens[0], Ok(Bytes::new()));
+    rig.settle();
+    assert!(rig.replies[&first].is_ok() && rig.replies[&second].is_ok());
+    assert_eq!(lookup(&mut rig, ALICE).lease_ms, LEASE_MS, "asked for after both recalls");
+    rig.answer(tokens[1], Ok(Bytes::new()));
+    rig.settle();
+    let third = chmod(&mut rig, BOB, ino);
+    assert!(
+        !rig.replies.contains_key(&third),
+        "ALICE caches the mode of before under her lease, and nobody recalled that"
+    );
+}
+
+/// As above, with one recall: the lease ended before the answer.
+#[test]
+fn an_answer_after_the_end_of_a_lease_gives_back_no_later_one() {
+    let mut rig = rig();
+    let ino = lookup(&mut rig, ALICE).attr.unwrap().ino;
+    rig.tick(LEASE_MS as i64 - 500);
+    let first = chmod(&mut rig, BOB, ino);
+    let token = rig.calls.pop_front().expect("a recall").token;
+    rig.tick(600);
+    assert!(rig.replies[&first].is_ok(), "the lease is over");
+    assert_eq!(lookup(&mut rig, ALICE).lease_ms, LEASE_MS);
+    // A mount answers when its kernel has forgotten the names, up to 1.05 s after the recall.
+    rig.tick(300);
+    rig.answer(token, Ok(Bytes::new()));
+    rig.settle();
+    let second = chmod(&mut rig, BOB, ino);
+    assert!(
+        !rig.replies.contains_key(&second),
+        "ALICE caches the mode of before under her lease, and nobody recalled that"
+    );
+}
+
+/// P7: as above, for the delegation of a directory, whose recall is answered when deferred creates are settled.
+#[test]
+pub(super) fn a_late_answer_gives_back_no_later_delegation() {
+    let mut rig = rig();
+    let node = |rig: &mut Rig, client: u64, name: &str, want_delegation: bool| {
+        let (op_id, kind) = (rig.op(), InodeKind::File as i32);
+        let node =
+            MakeNode { op_id, parent: 1, name: name.into(), kind, mode: 0o644, want_delegation, ..Default::default() };
+        let id = rig.send(Role::Client, client, &node);
+        rig.settle();
+        id
+    };
+    let delegation = |rig: &mut Rig, id: u64| Entry::decode(rig.replies[&id].clone().unwrap()).unwrap().delegation_ms;
+    let own = node(&mut rig, ALICE, "own", true);
+    assert!(delegation(&mut rig, own) > 0);
+    let (b, c) = (node(&mut rig, BOB, "b", false), node(&mut rig, CAROL, "c", false));
+    let tokens: Vec<u64> = rig.calls.drain(..).map(|call| call.token).collect();
+    assert_eq!(tokens.len(), 2);
+    rig.answer(tokens[0], Ok(Bytes::new()));
+    rig.settle();
+    assert!(rig.replies[&b].is_ok() && rig.replies[&c].is_ok());
+    let again = node(&mut rig, ALICE, "again", true);
+    assert!(delegation(&mut rig, again) > 0);
+    rig.answer(tokens[1], Ok(Bytes::new()));
+    rig.settle();
+    let late = node(&mut rig, BOB, "late", false);
+    assert!(!rig.replies.contains_key(&late), "ALICE says that this name does not exist");
+}
