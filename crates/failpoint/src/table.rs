@@ -45,6 +45,7 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("manager.late_answer_releases", "a late answer to a recall gives back a lease that was granted since (P7)"),
     ("manager.leases_forgotten", "a manager that begins to lead forgets that clients may hold leases (P7)"),
+    ("manager.lock_table_number_stays", "a request of before a client lost its locks counts after it (P7)"),
     ("manager.lockers_forgotten", "a manager that begins to lead forgets which clients may hold locks (P7)"),
     ("manager.lost_lock_commits", "a commit under a lock that its client lost is accepted (P7, P11)"),
     ("manager.move_ends_early", "a move ends although the incoming disk lacks fragments (P6)"),

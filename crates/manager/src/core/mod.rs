@@ -253,7 +253,8 @@ impl ManagerCore {
         if failpoint::is_active("manager.lockers_forgotten") {
             lockers.clear();
         }
-        core.soft.locks = Lockers::start(term, lockers, now_ns, &core.config);
+        // The clients of one term have tables of several numbers.
+        core.soft.locks = Lockers::start(term << 32, lockers, now_ns, &core.config);
         // Task numbers contain the manager's own term.
         core.soft.cluster.tasks.term = term;
         core.propose(NewTerm { term, restored: false }.propose());

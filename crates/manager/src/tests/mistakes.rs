@@ -1,6 +1,6 @@
 //! Failpoints in the core, each caught by the test of the promise it breaks.
 
-use super::{files, leases, names, packs, receipts, restart};
+use super::{files, leases, locks, names, packs, receipts, restart};
 use crate::group::tests::p7_a_read_waits_for_the_entry_that_it_may_show;
 use tessera_failpoint as failpoint;
 
@@ -11,7 +11,7 @@ fn mistakes_are_caught() {
         std::panic::catch_unwind(scenario).is_err()
     };
     let model = || files::cases(2_000);
-    let table: [(&str, fn()); 14] = [
+    let table: [(&str, fn()); 15] = [
         ("manager.answers_before_commit", p7_a_read_waits_for_the_entry_that_it_may_show),
         ("manager.repeats_apply", restart::p8_a_request_sent_twice_has_one_effect_and_one_answer),
         ("manager.pages_dropped_early", model),
@@ -25,6 +25,7 @@ fn mistakes_are_caught() {
         ("manager.old_receipts_count", receipts::p11_a_receipt_of_before_its_fragment_was_lost_does_not_count),
         ("manager.late_answer_releases", leases::a_late_answer_to_a_recall_gives_back_no_later_lease),
         ("manager.late_answer_releases", leases::a_late_answer_gives_back_no_later_delegation),
+        ("manager.lock_table_number_stays", locks::a_request_of_before_a_loss_gets_no_lock_after_it),
         ("manager.no_recall", names::others_wait_before_they_make_names),
     ];
     for (name, scenario) in table {

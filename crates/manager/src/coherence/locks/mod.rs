@@ -22,6 +22,7 @@ use crate::internal::NoteLockers;
 use ranges::{Bytes, Held};
 use std::collections::{BTreeSet, HashMap, VecDeque};
 use table::{LockResult, LockTable, Owner, Ticket, Want};
+use tessera_failpoint as failpoint;
 use tessera_wire::Code;
 use tessera_wire::meta::*;
 
@@ -65,6 +66,10 @@ pub enum LockAnswer {
 
 #[derive(Debug, Default)]
 struct Client {
+    /// The table that its requests name.
+    table: u64,
+    /// The table that it named when this one began.
+    table_before: u64,
     heard_ns: i64,
     /// Set once its last connection was ended by it or reset: the client expires at this time unless it comes back.
     orphan_until_ns: Option<i64>,
@@ -80,6 +85,8 @@ struct Client {
 #[derive(Default)]
 pub struct Lockers {
     table: LockTable,
+    /// Number of the table of the clients that register next. It grows whenever a client is removed, so a client that registers again gets
+    /// another one: requests of before the loss, which may arrive late, name the old one.
     number: u64,
     clients: HashMap<u64, Client>,
     /// Expired clients; their locks become free once the record no longer lists the client.
@@ -96,7 +103,7 @@ pub struct Lockers {
 }
 
 impl Lockers {
-    /// For a manager that starts with term `number`; the clients in `noted` may hold locks.
+    /// For a manager that starts; the clients in `noted` may hold locks. No manager before it had `number`, and its numbers grow from there.
     pub fn start(number: u64, noted: BTreeSet<u64>, now_ns: i64, config: &Config) -> Lockers {
         let grace_until_ns = now_ns.saturating_add(ns(config.lock_session_ms));
         let (table, expected) = (LockTable::new(number), noted.clone());
@@ -142,13 +149,18 @@ impl Lockers {
         request: &HoldLocks,
         config: &Config,
     ) -> Result<HoldLocksReply> {
-        let (table, lease_ms) = (self.number, config.lock_session_ms);
-        let reply = |lost| HoldLocksReply { table, lease_ms, lost };
+        let lease_ms = config.lock_session_ms;
+        let reply = |table| HoldLocksReply { table, lease_ms, lost: false };
+        let lost = HoldLocksReply { table: 0, lease_ms, lost: true };
         if request.held.len() > most_pieces(config) {
             let most = most_pieces(config);
             return invalid(format!("{} locks, a client may hold {most}", request.held.len()));
         }
         let wants = request.held.iter().map(|lock| want(client_id, lock)).collect::<Result<Vec<_>>>()?;
+        if self.clients.get(&client_id).is_some_and(|client| !client.may_name(request.table)) {
+            // It has not heard of its loss: a delayed request to begin registered it again.
+            self.remove(client_id);
+        }
         if self.expired.contains(&client_id) || self.missed.contains(&client_id) {
             // The record that leaves this client out may be on its way already. Its commit would free the client's new locks, or hide
             // them from the next manager, which would wait for no assertion of them.
@@ -156,29 +168,39 @@ impl Lockers {
         }
         if let Some(client) = self.clients.get_mut(&client_id) {
             client.heard(now_ns);
-            return Ok(reply(false));
+            return Ok(reply(client.table));
         }
         let may = self.may_claim(now_ns, client_id);
         // A client that is new has nothing to lose.
-        let mut lost = request.table != 0 && !may;
+        let mut loses = request.table != 0 && !may;
         if may {
-            lost = !wants.iter().flatten().all(|want| self.table.lock(*want, None) == LockResult::Granted);
+            loses = !wants.iter().flatten().all(|want| self.table.lock(*want, None) == LockResult::Granted);
             self.expected.remove(&client_id);
         }
-        if lost {
+        if loses {
             // It begins again with table 0. So a client on record has heard of its losses, and claims no lock that it
             // lost, should this answer not arrive and the manager restart.
             self.table.end(client_id);
-            return Ok(reply(true));
+            return Ok(lost);
         }
         for (fence, lock) in request.held.iter().filter_map(|lock| Some((lock.fence?, lock))) {
             self.table.keep_fence(lock.ino, client_id, fence);
         }
-        let client = Client { machine: request.machine.clone(), heard_ns: now_ns, ..Default::default() };
+        let (table, machine) = (self.number, request.machine.clone());
+        let client = Client { table, table_before: request.table, machine, heard_ns: now_ns, ..Default::default() };
         self.clients.insert(client_id, client);
         // If it did not come back in time, it has heard of its losses.
         self.expected.remove(&client_id);
-        Ok(reply(false))
+        Ok(reply(table))
+    }
+
+    /// Its locks become free once the record no longer lists it.
+    fn remove(&mut self, client_id: u64) {
+        self.clients.remove(&client_id);
+        self.expired.insert(client_id);
+        if !failpoint::is_active("manager.lock_table_number_stays") {
+            self.number += 1;
+        }
     }
 
     /// Whether this client may still assert the locks that the manager before this one granted.
@@ -192,16 +214,13 @@ impl Lockers {
     }
 
     fn client(&mut self, now_ns: i64, client_id: u64, table: u64) -> Result<&mut Client> {
-        let number = self.number;
-        match self.clients.get_mut(&client_id) {
-            Some(client) if table == number => {
+        match self.clients.get_mut(&client_id).filter(|client| client.table == table) {
+            Some(client) => {
                 client.heard(now_ns);
                 Ok(client)
             }
-            _ => {
-                let text = format!(
-                    "this client has no locks in table {table}; assert what it holds to table {number} (HoldLocks)"
-                );
+            None => {
+                let text = format!("this client has no locks in table {table}; assert what it holds (HoldLocks)");
                 refuse(Code::SessionExpired, text)
             }
         }
@@ -360,8 +379,7 @@ impl Lockers {
             if held + waiting > 0 {
                 tracing::info!(client_id, held, waiting, "a client is gone, and its locks with it");
             }
-            self.clients.remove(&client_id);
-            self.expired.insert(client_id);
+            self.remove(client_id);
         }
         if now_ns >= self.grace_until_ns && !self.expected.is_empty() {
             tracing::info!(clients = self.expected.len(), "clients that held locks did not come back in time");
@@ -392,6 +410,11 @@ impl Lockers {
 }
 
 impl Client {
+    /// Whether the client may name this table when it asserts its locks: the answer that told it of the present one may be lost.
+    fn may_name(&self, table: u64) -> bool {
+        [0, self.table, self.table_before].contains(&table)
+    }
+
     fn heard(&mut self, now_ns: i64) {
         self.heard_ns = now_ns;
         self.orphan_until_ns = None;
