@@ -5,7 +5,7 @@ use super::*;
 impl ManagerCore {
     /// Whether a group commit has work to do.
     pub fn wants_commit(&self) -> bool {
-        !self.queue.is_empty()
+        !self.queue.is_empty() || self.note_due
     }
 
     /// Runs a whole group commit of a core that is no member of a group (tests, benchmarks). Returns the encoded entry, if one was
@@ -25,6 +25,7 @@ impl ManagerCore {
         if self.stopped.is_some() {
             return None;
         }
+        self.note_lockers();
         let (commands, due, composed) = self.take_waiting();
         if commands.is_empty() {
             composed.into_iter().for_each(|(origin, body)| self.compose(origin, &body));

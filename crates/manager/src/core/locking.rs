@@ -53,14 +53,27 @@ impl ManagerCore {
         let request = registry::decode::<HoldLocks>("HoldLocks", body)?;
         let reply: Bytes =
             self.soft.locks.hold(self.clock.time.now_ns, client_id, &request, &self.config)?.encode_to_vec().into();
-        // The record must list the client before it holds locks, so that a restarted manager knows. One that is on its way may have been
-        // proposed before the client came.
-        if self.soft.locks.note().is_none() && !self.is_noting_lockers() {
+        // The record must list the client before it holds locks, so that a restarted manager knows. Each batch begins with the record of
+        // that time, if it differs; one that is on its way may be of before the client came.
+        if !self.soft.locks.may_differ() && !self.is_noting_lockers() {
             return Ok(Some(reply));
         }
-        self.propose(self.soft.locks.next_note().propose());
         self.reply_once_logged(origin, reply);
         Ok(None)
+    }
+
+    /// Puts the record of the clients that may hold locks at the head of the queue, if it differs: all replies that wait may need it. A
+    /// record for each of them would be as long as the list of all clients.
+    pub(super) fn note_lockers(&mut self) {
+        self.note_due = false;
+        let Some(note) = self.soft.locks.note() else { return };
+        match queued(&note.propose()) {
+            Ok(queued) => {
+                let command = AdmittedCommand { queued, origin: None, changes: Vec::new() };
+                self.queue.push_front(QueueItem::Command(command));
+            }
+            Err(failure) => tracing::error!(%failure, "the record of clients that may hold locks"),
+        }
     }
 
     /// Answers the requests that were granted.
@@ -78,7 +91,7 @@ impl ManagerCore {
         SetLockReply { outcome: LockOutcome::Granted as i32, change, fence }.encode_to_vec().into()
     }
 
-    /// Expires silent clients, answers waits that are over, and proposes the record of clients that may hold locks.
+    /// Expires silent clients, answers waits that are over, and has the clients that may hold locks recorded.
     pub(super) fn tend_locks(&mut self) {
         let unused_before_ns = self.unused_before_ns(self.config.lock_session_ms);
         self.soft.locks.expire(self.clock.time.now_ns, unused_before_ns);
@@ -93,22 +106,14 @@ impl ManagerCore {
                 self.reply(origin, Ok(encode(LockOutcome::Waiting)));
             }
         }
-        if let Some(note) = self.soft.locks.note()
-            && !self.is_noting_lockers()
-        {
-            self.propose(note.propose());
-        }
+        // What the one on its way lacks is for a later tick.
+        self.note_due = self.soft.locks.may_differ() && !self.is_noting_lockers();
     }
 
-    /// Whether a record of the clients that may hold locks is on its way to the group. A later tick proposes what that one lacks.
+    /// Whether a record of the clients that may hold locks is on its way to the group.
     fn is_noting_lockers(&self) -> bool {
-        let is_note = |item: &QueueItem| match item {
-            QueueItem::Command(command) => matches!(command.queued.command, Command::NoteLockers(_)),
-            QueueItem::Composed { .. } => false,
-        };
         let records = |effect: &Effect| matches!(effect, Effect::LockClientsRecorded(_));
-        self.queue.iter().any(is_note)
-            || self.open.as_ref().is_some_and(|open| open.applied.effects.iter().any(records))
+        self.open.as_ref().is_some_and(|open| open.applied.effects.iter().any(records))
     }
 }
 

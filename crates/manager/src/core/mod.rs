@@ -194,6 +194,8 @@ pub struct ManagerCore {
     /// Until then, nothing that clients may have cached is changed.
     leases_end_ns: i64,
     lease_noted: bool,
+    /// The record of the clients that may hold locks may differ, and nothing else may wait for a batch.
+    note_due: bool,
     last_prune_ns: i64,
     last_expiry_ns: i64,
     stopped: Option<Error>,
@@ -236,6 +238,7 @@ impl ManagerCore {
             lock_waits: HashMap::new(),
             leases_end_ns,
             lease_noted: false,
+            note_due: false,
             last_prune_ns: now_ns,
             last_expiry_ns: now_ns,
             stopped: None,

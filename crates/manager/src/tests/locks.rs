@@ -4,8 +4,10 @@ use crate::coherence::locks::noted;
 use crate::config::Config;
 use crate::core::Event;
 use crate::db::Db;
+use crate::internal::{Internal, NoteLockers};
 use crate::rig::*;
 use prost::Message;
+use std::collections::BTreeSet;
 use tessera_net::End;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Error, Role};
@@ -307,18 +309,26 @@ fn a_client_holds_locks_only_once_the_last_record_on_its_way_lists_it() {
         rig.now_ns += 2_100 * MS;
         rig.core.handle(rig.now_ns, Event::Tick);
     };
-    // The record of Bob is being logged when Carol comes and goes. Bob's next request asks for another one like it.
+    // The record of Bob is being logged when Carol comes and goes.
     leave(&mut rig, ALICE);
     begin(&mut rig);
     ask_to_hold(&mut rig, carol);
     leave(&mut rig, carol);
     ask_to_hold(&mut rig, BOB);
     rig.core.finish_batch();
-    // Between the record with Carol and the one without it she comes again.
-    while !noted(rig.core.db()).unwrap().contains(&carol) {
-        begin(&mut rig);
+    assert_eq!(noted(rig.core.db()).unwrap(), BTreeSet::from([BOB]));
+    // She comes again, and goes while she is recorded. Between the record with her and the one without her she is refused.
+    ask_to_hold(&mut rig, carol);
+    begin(&mut rig);
+    leave(&mut rig, carol);
+    let refused = [ask_to_hold(&mut rig, carol), {
         rig.core.finish_batch();
-    }
+        assert!(noted(rig.core.db()).unwrap().contains(&carol));
+        ask_to_hold(&mut rig, carol)
+    }];
+    rig.settle();
+    assert!(refused.iter().all(|id| rig.replies[id].as_ref().is_err_and(Error::is_retryable)));
+    assert_eq!(noted(rig.core.db()).unwrap(), BTreeSet::from([BOB]));
     let id = ask_to_hold(&mut rig, carol);
     rig.settle();
     let reply = HoldLocksReply::decode(rig.replies[&id].clone().unwrap()).unwrap();
@@ -377,4 +387,36 @@ fn a_request_to_begin_that_is_delayed_hides_no_loss() {
     rig.tick(100);
     assert!(hold(&mut rig, ALICE, table, &held).lost);
     assert!(!hold(&mut rig, ALICE, 0, &[]).lost);
+}
+
+/// All come at once, e.g. when many hosts mount the store: one record lists them all.
+#[test]
+fn clients_that_come_together_are_recorded_together() {
+    let mut rig = Rig::new(4);
+    let ids: Vec<u64> = (1..=200).map(|client| rig.send(Role::Client, client, &HoldLocks::default())).collect();
+    rig.settle();
+    assert!(ids.iter().all(|id| rig.replies[id].is_ok()));
+    assert_eq!(noted(rig.core.db()).unwrap(), (1..=200).collect());
+    let records = rig.log.iter().flat_map(|entry| &entry.commands).filter(|command| command.kind == NoteLockers::KIND);
+    let listed: usize = records.map(|record| NoteLockers::decode(record.body.clone()).unwrap().client_ids.len()).sum();
+    assert_eq!(listed, 200);
+}
+
+/// P11: the record of a client fails with the batch that it is in, because the disk is full. Its reply is at the head of the next batch.
+#[test]
+fn a_client_holds_no_locks_when_its_record_failed() {
+    let config = Config { max_batch_commands: 2, ..config() };
+    let mut rig = Rig::with(Db::in_memory([7; 16]).unwrap(), config, 4);
+    let pages: i64 = rig.core.db().conn().query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
+    rig.core.db().conn().pragma_update(None, "max_page_count", pages + 1).unwrap();
+    let op_id = rig.op();
+    let value = vec![7; 60_000];
+    let big = SetXattr { op_id, ino: 1, name: "user.big".into(), value, ..Default::default() };
+    rig.send(Role::Client, BOB, &big);
+    let id = rig.send(Role::Client, ALICE, &HoldLocks::default());
+    rig.settle();
+    assert!(rig.core.stopped().is_none(), "it goes on without that batch");
+    let is_recorded = noted(rig.core.db()).unwrap().contains(&ALICE);
+    let reply = rig.replies.get(&id).expect("an answer");
+    assert!(is_recorded || reply.is_err(), "another manager would grant her locks to others");
 }

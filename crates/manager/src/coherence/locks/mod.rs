@@ -93,6 +93,8 @@ pub struct Lockers {
     expired: BTreeSet<u64>,
     /// Clients on record.
     noted: BTreeSet<u64>,
+    /// Set when the list of clients that must be on record changes; cleared once it is known to be `noted`.
+    may_differ: bool,
     /// Clients that may have held locks when this manager started, and have not come back.
     expected: BTreeSet<u64>,
     /// Those that did not come back in time and are on record still: another manager would let them assert their locks.
@@ -115,15 +117,19 @@ impl Lockers {
         now_ns < self.grace_until_ns && !self.expected.is_empty()
     }
 
-    /// The clients to put on record, if the record differs.
-    pub fn note(&self) -> Option<NoteLockers> {
-        Some(self.next_note()).filter(|note| !note.client_ids.iter().eq(&self.noted))
+    /// Whether the record may differ from what [`Lockers::note`] would put there.
+    pub fn may_differ(&self) -> bool {
+        self.may_differ
     }
 
-    /// The clients to put on record now.
-    pub fn next_note(&self) -> NoteLockers {
+    /// The clients to put on record, if the record differs. Takes as many steps as there are clients, if it may differ.
+    pub fn note(&mut self) -> Option<NoteLockers> {
+        if !self.may_differ {
+            return None;
+        }
         let clients: BTreeSet<u64> = self.clients.keys().chain(&self.expected).copied().collect();
-        NoteLockers { client_ids: clients.into_iter().collect() }
+        self.may_differ = clients != self.noted;
+        self.may_differ.then(|| NoteLockers { client_ids: clients.into_iter().collect() })
     }
 
     /// The record now lists `clients`: frees the locks of expired clients that it leaves out.
@@ -135,7 +141,7 @@ impl Lockers {
             }
         }
         self.missed.retain(|client_id| clients.contains(client_id));
-        self.noted = clients;
+        (self.noted, self.may_differ) = (clients, true);
     }
 
     /// Answers [`HoldLocks`].
@@ -175,7 +181,7 @@ impl Lockers {
         let mut loses = request.table != 0 && !may;
         if may {
             loses = !wants.iter().flatten().all(|want| self.table.lock(*want, None) == LockResult::Granted);
-            self.expected.remove(&client_id);
+            self.may_differ |= self.expected.remove(&client_id) && loses;
         }
         if loses {
             // It begins again with table 0. So a client on record has heard of its losses, and claims no lock that it
@@ -189,6 +195,7 @@ impl Lockers {
         let (table, machine) = (self.number, request.machine.clone());
         let client = Client { table, table_before: request.table, machine, heard_ns: now_ns, ..Default::default() };
         self.clients.insert(client_id, client);
+        self.may_differ |= !self.noted.contains(&client_id);
         // If it did not come back in time, it has heard of its losses.
         self.expected.remove(&client_id);
         Ok(reply(table))
@@ -198,6 +205,7 @@ impl Lockers {
     fn remove(&mut self, client_id: u64) {
         self.clients.remove(&client_id);
         self.expired.insert(client_id);
+        self.may_differ = true;
         if !failpoint::is_active("manager.lock_table_number_stays") {
             self.number += 1;
         }
@@ -384,6 +392,7 @@ impl Lockers {
         if now_ns >= self.grace_until_ns && !self.expected.is_empty() {
             tracing::info!(clients = self.expected.len(), "clients that held locks did not come back in time");
             self.missed.append(&mut self.expected);
+            self.may_differ = true;
         }
     }
 
