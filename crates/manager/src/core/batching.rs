@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// How long the manager's own commands of a batch that found no room wait.
+const KEPT_FOR_NS: i64 = 1_000_000_000;
+
 impl ManagerCore {
     /// Whether a group commit has work to do.
     pub fn wants_commit(&self) -> bool {
@@ -47,6 +50,7 @@ impl ManagerCore {
             }
             Err(error) => {
                 self.undo(before);
+                let due = if crate::db::is_full(&error) { self.keep_own(commands, due) } else { due };
                 self.fail(error, false, due, composed);
                 None
             }
@@ -126,6 +130,27 @@ impl ManagerCore {
         self.actions.extend(self.held.drain(..));
     }
 
+    /// Parks those of the manager's own commands in a failed batch that it proposes only once. Returns what the others owe.
+    fn keep_own(&mut self, commands: Vec<QueuedCommand>, due: Vec<PendingReply>) -> Vec<PendingReply> {
+        let not_before_ns = self.clock.time.now_ns.saturating_add(KEPT_FOR_NS);
+        let mut others = Vec::new();
+        for (queued, reply) in commands.into_iter().zip(due) {
+            match queued.command {
+                Command::NewTerm(_)
+                | Command::NoteLeases(_)
+                | Command::PersistReaders(_)
+                | Command::TrimVersions(_)
+                | Command::ReleaseOrphans(_)
+                | Command::ExpireFiles(_) => {
+                    let command = AdmittedCommand { queued, origin: None, changes: reply.changes };
+                    self.parked.push((command, not_before_ns));
+                }
+                _ => others.push(reply),
+            }
+        }
+        others
+    }
+
     /// Handles a failed batch. Unless the disk was full before the group knew of the batch, a restart must find out what is on disk.
     /// What the group has committed takes place without this manager: the next leader answers who asks again.
     fn fail(
@@ -150,8 +175,17 @@ impl ManagerCore {
         tracing::error!(%error, "group commit failed");
         self.metrics.failed_batches += 1;
         due.iter().for_each(|reply| self.soft.leases.end_change(&reply.changes));
-        let origins = due.into_iter().filter_map(|reply| reply.origin).chain(composed.into_iter().map(|(o, _)| o));
-        self.actions.extend(origins.map(|origin| origin.reply(Err(answer.clone()))));
+        // What later reports had the manager propose may have been in this batch.
+        let (reports, queue): (VecDeque<_>, _) = self.queue.drain(..).partition(QueueItem::is_report);
+        self.queue = queue;
+        let reports = composed
+            .into_iter()
+            .map(|(origin, _)| origin)
+            .chain(reports.into_iter().filter_map(QueueItem::into_origin));
+        for origin in due.into_iter().filter_map(|reply| reply.origin).chain(reports) {
+            let code = if room::asks_again(origin.role, origin.kind) { Code::Unavailable } else { answer.code() };
+            self.actions.push_back(origin.reply(Err(Error::new(code, answer.message.clone()))));
+        }
         if is_logged || !is_full {
             self.stop(Error::new(Code::Unavailable, answer.message));
         }
@@ -169,10 +203,7 @@ impl ManagerCore {
 
     /// Refuses all waiting and all later requests with `error`.
     pub(super) fn stop(&mut self, error: Error) {
-        let queued = std::mem::take(&mut self.queue).into_iter().filter_map(|item| match item {
-            QueueItem::Command(command) => command.origin,
-            QueueItem::Composed { origin, .. } => Some(origin),
-        });
+        let queued = std::mem::take(&mut self.queue).into_iter().filter_map(QueueItem::into_origin);
         let parked = std::mem::take(&mut self.parked).into_iter().filter_map(|(command, _)| command.origin);
         let locks = std::mem::take(&mut self.lock_waits).into_values().map(|(origin, _)| origin);
         let replies = queued.chain(parked).chain(locks).map(|origin| origin.reply(Err(error.clone())));

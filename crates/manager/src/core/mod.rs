@@ -155,6 +155,20 @@ enum QueueItem {
     },
 }
 
+impl QueueItem {
+    fn is_report(&self) -> bool {
+        matches!(self, QueueItem::Composed { .. })
+    }
+
+    /// Where its reply goes, if it owes one.
+    fn into_origin(self) -> Option<Origin> {
+        match self {
+            QueueItem::Command(command) => command.origin,
+            QueueItem::Composed { origin, .. } => Some(origin),
+        }
+    }
+}
+
 /// The reply that an applied command owes, and the leases it changes or grants.
 struct PendingReply {
     /// `None`: the manager itself.

@@ -428,3 +428,20 @@ pub(super) fn a_late_answer_gives_back_no_later_delegation() {
     let late = node(&mut rig, BOB, "late", false);
     assert!(!rig.replies.contains_key(&late), "ALICE says that this name does not exist");
 }
+
+/// What the manager proposes once is proposed again if its batch found no room.
+#[test]
+fn leases_are_granted_although_their_first_record_found_no_room() {
+    let mut rig = Rig::new(4);
+    rig.put(1, "f", b"a").unwrap();
+    let pages: i64 = rig.core.db().conn().query_row("PRAGMA page_count", [], |row| row.get(0)).unwrap();
+    rig.core.db().conn().pragma_update(None, "max_page_count", pages + 1).unwrap();
+    let (op_id, value) = (rig.op(), vec![7; 60_000]);
+    let big = SetXattr { op_id, ino: 1, name: "user.big".into(), value, ..Default::default() };
+    let refused = rig.send(Role::Client, BOB, &big);
+    assert_eq!(lookup(&mut rig, ALICE).lease_ms, 0);
+    assert_eq!(rig.replies[&refused].as_ref().unwrap_err().code(), Code::NoSpace);
+    rig.core.db().conn().pragma_update(None, "max_page_count", 1 << 30).unwrap();
+    rig.tick(1_100);
+    assert_eq!(lookup(&mut rig, ALICE).lease_ms, LEASE_MS);
+}
