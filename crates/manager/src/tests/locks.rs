@@ -420,3 +420,45 @@ fn a_client_holds_no_locks_when_its_record_failed() {
     let reply = rig.replies.get(&id).expect("an answer");
     assert!(is_recorded || reply.is_err(), "another manager would grant her locks to others");
 }
+
+/// P7: an assertion of before a loss that arrives late says nothing of the locks that its client has got since.
+#[test]
+fn a_late_assertion_of_before_a_loss_takes_away_no_later_lock() {
+    let mut rig = Rig::new(4);
+    let table = hold(&mut rig, ALICE, 0, &[]).table;
+    hold(&mut rig, BOB, 0, &[]);
+    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, end: End::Reset, client_gone: ALICE });
+    rig.tick(2_100);
+    rig.tick(100);
+    // She is back. Her first assertion is stuck in a connection that she gives up; the repeated one is answered.
+    let late = HoldLocks { table, held: Vec::new(), machine: "here".into() };
+    assert!(hold(&mut rig, ALICE, table, &[]).lost);
+    let again = hold(&mut rig, ALICE, 0, &[]).table;
+    assert_eq!(set(&mut rig, ALICE, again, LockMode::Write), Ok(LockOutcome::Granted));
+    assert_eq!(set(&mut rig, BOB, table, LockMode::Write), Ok(LockOutcome::Refused));
+    assert_eq!(rig.ask_as(Role::Client, ALICE, &late).unwrap_err().code(), Code::Unavailable);
+    rig.tick(100);
+    rig.tick(100);
+    assert_eq!(set(&mut rig, BOB, table, LockMode::Write), Ok(LockOutcome::Refused), "she was heard 0.2 s ago");
+    assert!(!hold(&mut rig, ALICE, again, &[]).lost);
+}
+
+/// P7: a request to begin that was sent to this manager before the other one led does not end the wait for what its client holds.
+#[test]
+pub(super) fn a_delayed_request_to_begin_takes_no_lock_from_its_client_in_grace() {
+    let (rig, before) = rig();
+    let mut rig = rig.restart();
+    let bob = hold(&mut rig, BOB, before, &[]).table;
+    assert_eq!(set(&mut rig, BOB, bob, LockMode::Write), Ok(LockOutcome::Grace));
+    let begin = HoldLocks { table: 0, held: Vec::new(), machine: "here".into() };
+    let begun = rig.ask_as(Role::Client, ALICE, &begin).map_err(|error| error.code());
+    rig.tick(100);
+    assert_eq!(
+        set(&mut rig, BOB, bob, LockMode::Write),
+        Ok(LockOutcome::Grace),
+        "ALICE is about to say that she holds it"
+    );
+    assert_eq!(begun, Err(Code::Unavailable));
+    assert!(!hold(&mut rig, ALICE, before, &[lock(LockMode::Write)]).lost);
+    assert_eq!(set(&mut rig, BOB, bob, LockMode::Write), Ok(LockOutcome::Refused));
+}

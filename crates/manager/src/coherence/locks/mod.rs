@@ -70,6 +70,8 @@ struct Client {
     table: u64,
     /// The table that it named when this one began.
     table_before: u64,
+    /// It has named its table: whatever names another one is late.
+    knows_table: bool,
     heard_ns: i64,
     /// Set once its last connection was ended by it or reset: the client expires at this time unless it comes back.
     orphan_until_ns: Option<i64>,
@@ -163,9 +165,15 @@ impl Lockers {
             return invalid(format!("{} locks, a client may hold {most}", request.held.len()));
         }
         let wants = request.held.iter().map(|lock| want(client_id, lock)).collect::<Result<Vec<_>>>()?;
-        if self.clients.get(&client_id).is_some_and(|client| !client.may_name(request.table)) {
+        match self.clients.get_mut(&client_id) {
+            Some(client) if client.table == request.table => client.knows_table = true,
+            Some(client) if client.may_name(request.table) => {}
+            Some(client) if client.knows_table => {
+                return refuse(Code::Unavailable, "this client has begun anew since it asserted that; ask again");
+            }
             // It has not heard of its loss: a delayed request to begin registered it again.
-            self.remove(client_id);
+            Some(_) => self.remove(client_id),
+            None => {}
         }
         if self.expired.contains(&client_id) || self.missed.contains(&client_id) {
             // The record that leaves this client out may be on its way already. Its commit would free the client's new locks, or hide
@@ -177,6 +185,10 @@ impl Lockers {
             return Ok(reply(client.table));
         }
         let may = self.may_claim(now_ns, client_id);
+        if may && request.table == 0 && !failpoint::is_active("manager.late_beginning_ends_grace") {
+            // A request to begin that was delayed since before the manager changed says nothing of what the client holds by now.
+            return refuse(Code::Unavailable, "this client may hold locks of an earlier manager: assert them, or wait");
+        }
         // A client that is new has nothing to lose.
         let mut loses = request.table != 0 && !may;
         if may {
@@ -225,6 +237,7 @@ impl Lockers {
         match self.clients.get_mut(&client_id).filter(|client| client.table == table) {
             Some(client) => {
                 client.heard(now_ns);
+                client.knows_table = true;
                 Ok(client)
             }
             None => {

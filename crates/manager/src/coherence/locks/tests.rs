@@ -540,7 +540,7 @@ fn the_locks_of_a_client_that_does_not_come_back_are_free_once_that_is_on_record
 #[test]
 fn locks_are_divided_no_further_than_a_client_may_claim() {
     let mut lockers = Lockers::start(9, BTreeSet::from([1]), 0, &config());
-    lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
+    lockers.hold(0, 1, &HoldLocks { table: 8, ..Default::default() }, &config()).unwrap();
     let mut seq = 0;
     let mut ask = |start, end, mode| {
         seq += 1;
