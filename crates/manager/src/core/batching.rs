@@ -2,13 +2,13 @@
 
 use super::*;
 
-/// How long the manager's own commands of a batch that found no room wait.
-const KEPT_FOR_NS: i64 = 1_000_000_000;
+/// How long the manager proposes nothing of its own that can wait after a batch that found no room.
+const NO_ROOM_FOR_NS: i64 = 1_000_000_000;
 
 impl ManagerCore {
     /// Whether a group commit has work to do.
     pub fn wants_commit(&self) -> bool {
-        !self.queue.is_empty() || self.note_due
+        !self.queue.is_empty() || self.head_due
     }
 
     /// Runs a whole group commit of a core that is no member of a group (tests, benchmarks). Returns the encoded entry, if one was
@@ -28,7 +28,7 @@ impl ManagerCore {
         if self.stopped.is_some() {
             return None;
         }
-        self.note_lockers();
+        self.put_head();
         let (commands, due, composed) = self.take_waiting();
         if commands.is_empty() {
             composed.into_iter().for_each(|(origin, body)| self.compose(origin, &body));
@@ -50,7 +50,7 @@ impl ManagerCore {
             }
             Err(error) => {
                 self.undo(before);
-                let due = if crate::db::is_full(&error) { self.keep_own(commands, due) } else { due };
+                self.give_back(commands);
                 self.fail(error, false, due, composed);
                 None
             }
@@ -79,6 +79,23 @@ impl ManagerCore {
         _ = self.db.rollback();
         self.meta = before;
         self.caches.forget_all();
+    }
+
+    /// Puts at the head of the queue what must precede all other commands of a batch: that this manager leads, unless that is on record, and
+    /// which clients may hold locks, if that differs from the record.
+    fn put_head(&mut self) {
+        self.head_due = false;
+        let note = self.soft.locks.note().map(|note| note.propose());
+        let leads = (self.meta.term != self.term()).then(|| NewTerm { term: self.term(), restored: false }.propose());
+        for proposal in note.into_iter().chain(leads) {
+            match queued(&proposal) {
+                Ok(queued) => {
+                    let command = AdmittedCommand { queued, origin: None, changes: Vec::new() };
+                    self.queue.push_front(QueueItem::Command(command));
+                }
+                Err(failure) => tracing::error!(%failure, "what begins a batch cannot be encoded"),
+            }
+        }
     }
 
     pub(super) fn take_waiting(&mut self) -> (Vec<QueuedCommand>, Vec<PendingReply>, Vec<(Origin, Bytes)>) {
@@ -130,25 +147,23 @@ impl ManagerCore {
         self.actions.extend(self.held.drain(..));
     }
 
-    /// Parks those of the manager's own commands in a failed batch that it proposes only once. Returns what the others owe.
-    fn keep_own(&mut self, commands: Vec<QueuedCommand>, due: Vec<PendingReply>) -> Vec<PendingReply> {
-        let not_before_ns = self.clock.time.now_ns.saturating_add(KEPT_FOR_NS);
-        let mut others = Vec::new();
-        for (queued, reply) in commands.into_iter().zip(due) {
+    /// A batch failed: what the manager proposes only once is proposed again later. What stands at the head of batches is there anyway.
+    fn give_back(&mut self, commands: Vec<QueuedCommand>) {
+        let sessions = &mut self.soft.sessions;
+        for queued in commands {
             match queued.command {
-                Command::NewTerm(_)
-                | Command::NoteLeases(_)
-                | Command::PersistReaders(_)
-                | Command::TrimVersions(_)
-                | Command::ReleaseOrphans(_)
-                | Command::ExpireFiles(_) => {
-                    let command = AdmittedCommand { queued, origin: None, changes: reply.changes };
-                    self.parked.push((command, not_before_ns));
+                Command::NoteLeases(_) => self.lease_noted = false,
+                Command::PersistReaders(command) => sessions.persist_later(&command.readers),
+                Command::TrimVersions(command) => command.inos.into_iter().for_each(|ino| sessions.trim_later(ino)),
+                Command::ReleaseOrphans(command) => {
+                    command.inos.into_iter().for_each(|ino| sessions.release_later(ino))
                 }
-                _ => others.push(reply),
+                // Purges have rows.
+                Command::ExpireFiles(command) => self.soft.step_files.extend(command.inos),
+                _ => {}
             }
         }
-        others
+        self.no_room_until_ns = self.clock.time.now_ns.saturating_add(NO_ROOM_FOR_NS);
     }
 
     /// Handles a failed batch. Unless the disk was full before the group knew of the batch, a restart must find out what is on disk.

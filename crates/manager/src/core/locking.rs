@@ -62,20 +62,6 @@ impl ManagerCore {
         Ok(None)
     }
 
-    /// Puts the record of the clients that may hold locks at the head of the queue, if it differs: all replies that wait may need it. A
-    /// record for each of them would be as long as the list of all clients.
-    pub(super) fn note_lockers(&mut self) {
-        self.note_due = false;
-        let Some(note) = self.soft.locks.note() else { return };
-        match queued(&note.propose()) {
-            Ok(queued) => {
-                let command = AdmittedCommand { queued, origin: None, changes: Vec::new() };
-                self.queue.push_front(QueueItem::Command(command));
-            }
-            Err(failure) => tracing::error!(%failure, "the record of clients that may hold locks"),
-        }
-    }
-
     /// Answers the requests that were granted.
     pub(super) fn answer_granted(&mut self) {
         for (ticket, fence) in self.soft.locks.take_granted() {
@@ -107,7 +93,8 @@ impl ManagerCore {
             }
         }
         // What the one on its way lacks is for a later tick.
-        self.note_due = self.soft.locks.may_differ() && !self.is_noting_lockers();
+        let is_noted = !self.soft.locks.may_differ() || self.is_noting_lockers();
+        self.head_due = self.has_room() && !(is_noted && self.meta.term == self.term());
     }
 
     /// Whether a record of the clients that may hold locks is on its way to the group.

@@ -208,8 +208,10 @@ pub struct ManagerCore {
     /// Until then, nothing that clients may have cached is changed.
     leases_end_ns: i64,
     lease_noted: bool,
-    /// The record of the clients that may hold locks may differ, and nothing else may wait for a batch.
-    note_due: bool,
+    /// There is something for the head of a batch, and nothing else may wait for one.
+    head_due: bool,
+    /// A batch found no room: until then the manager proposes nothing of its own that can wait.
+    no_room_until_ns: i64,
     last_prune_ns: i64,
     last_expiry_ns: i64,
     stopped: Option<Error>,
@@ -252,7 +254,8 @@ impl ManagerCore {
             lock_waits: HashMap::new(),
             leases_end_ns,
             lease_noted: false,
-            note_due: false,
+            head_due: true,
+            no_room_until_ns: i64::MIN,
             last_prune_ns: now_ns,
             last_expiry_ns: now_ns,
             stopped: None,
@@ -274,7 +277,6 @@ impl ManagerCore {
         core.soft.locks = Lockers::start(term << 32, lockers, now_ns, &core.config);
         // Task numbers contain the manager's own term.
         core.soft.cluster.tasks.term = term;
-        core.propose(NewTerm { term, restored: false }.propose());
         Ok(core)
     }
 

@@ -39,6 +39,9 @@ impl ManagerCore {
         let (rows, soft) = self.soft.sessions.expired(unused_before_ns);
         soft.into_iter().for_each(|id| self.soft.sessions.forget(id));
         rows.chunks(1024).for_each(|ids| self.propose(EndSessions { session_ids: ids.to_vec() }.propose()));
+        if !self.has_room() {
+            return;
+        }
         let old_ns = self.clock.time.now_ns.saturating_sub(ns(self.config.reader_persist_ms));
         let readers = self.soft.sessions.take_unpersisted(old_ns);
         readers.chunks(1024).for_each(|readers| self.propose(PersistReaders { readers: readers.to_vec() }.propose()));
@@ -48,10 +51,15 @@ impl ManagerCore {
         release.chunks(256).for_each(|inos| self.propose(ReleaseOrphans { inos: inos.to_vec() }.propose()));
     }
 
+    /// Whether no batch has found the disk full within the last second.
+    pub(super) fn has_room(&self) -> bool {
+        self.clock.time.now_ns >= self.no_room_until_ns
+    }
+
     /// Proposes to expire files, once a second, unless an earlier proposal still waits for leases.
     pub(super) fn tend_expiry(&mut self) {
         let going = self.parked.iter().any(|(p, _)| matches!(p.queued.command, Command::ExpireFiles(_)));
-        if going || self.clock.time.now_ns - self.last_expiry_ns < 1_000_000_000 {
+        if going || !self.has_room() || self.clock.time.now_ns - self.last_expiry_ns < 1_000_000_000 {
             return;
         }
         self.last_expiry_ns = self.clock.time.now_ns;

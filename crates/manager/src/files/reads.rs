@@ -47,7 +47,8 @@ pub fn open_read(view: &mut View, client_id: u64, request: &OpenRead) -> Result<
     let row = ReaderRow { session_id: 0, client_id, started_ns: now_ns, ino: inode.ino, version: id, number };
     let reader = Reader { row, size_bytes, used_ns: now_ns, persisted: false };
     let extents = extents(view, &reader, request.offset, request.len_bytes, request.known_map_version)?;
-    let session_id = view.soft.sessions.open_reader(view.meta.term, reader);
+    // The manager's own term: until its first batch, the database has the one of the manager before, which numbered readers, too.
+    let session_id = view.soft.sessions.open_reader(view.soft.cluster.tasks.term, reader);
     let (session_ms, extents) = (view.config.session_ms, Some(extents));
     Ok(OpenReadReply { session_id, session_ms, extents, ..described(&inode, version)? })
 }

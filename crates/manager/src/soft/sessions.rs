@@ -256,6 +256,15 @@ impl SoftSessions {
         found
     }
 
+    /// The rows of these readers were not written.
+    pub fn persist_later(&mut self, rows: &[ReaderRow]) {
+        for row in rows {
+            if let Some(reader) = self.readers.get_mut(&row.session_id) {
+                reader.persisted = false;
+            }
+        }
+    }
+
     /// Number of live sessions.
     pub fn len(&self) -> usize {
         self.writers.len() + self.readers.len()

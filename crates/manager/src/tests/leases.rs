@@ -443,5 +443,8 @@ fn leases_are_granted_although_their_first_record_found_no_room() {
     assert_eq!(rig.replies[&refused].as_ref().unwrap_err().code(), Code::NoSpace);
     rig.core.db().conn().pragma_update(None, "max_page_count", 1 << 30).unwrap();
     rig.tick(1_100);
+    // Whoever asks has it proposed again.
+    assert_eq!(lookup(&mut rig, ALICE).lease_ms, 0);
+    rig.tick(100);
     assert_eq!(lookup(&mut rig, ALICE).lease_ms, LEASE_MS);
 }

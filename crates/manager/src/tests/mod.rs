@@ -11,6 +11,7 @@ mod log;
 mod mistakes;
 mod names;
 mod namespace;
+mod no_room;
 mod packs;
 mod placement;
 mod preallocated;
