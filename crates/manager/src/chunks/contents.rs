@@ -66,17 +66,17 @@ pub fn find(db: &Db, content_id: u64) -> rusqlite::Result<Option<ContentInfo>> {
     select.query_row(args![content_id], ContentInfo::of).optional()
 }
 
-/// Contents of a pack by offset and length: name and id.
-pub type ByPlace = HashMap<(u64, u64), (Vec<u8>, u64)>;
+/// Ids of contents by offset, length and name.
+pub type ByPlace = HashMap<(u64, u64, Vec<u8>), u64>;
 
-/// The contents of a pack by offset and length: name and id. Of several at one place, the first.
+/// The contents of a pack. Of several that are alike, the first.
 ///
 /// # Errors
 /// The database fails.
 pub fn by_place(db: &Db, chunk_id: u64) -> rusqlite::Result<ByPlace> {
     let mut found = HashMap::new();
     for content in of_pack(db, chunk_id)? {
-        found.entry((content.chunk_offset, content.len_bytes)).or_insert((content.hash, content.content_id));
+        found.entry((content.chunk_offset, content.len_bytes, content.hash)).or_insert(content.content_id);
     }
     Ok(found)
 }

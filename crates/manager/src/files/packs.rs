@@ -79,6 +79,9 @@ pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<Com
     if !is_of_pack(&session) || session.staged != 0 {
         return invalid("the session writes a file and no pack; open one with `pack`");
     }
+    if session.rewrites && !pack.files.is_empty() {
+        return invalid("a pack like another one has no new files: it may use space that is kept for rewriting");
+    }
     let policy = HintSet::read(&session.hints).policy()?;
     let mut whole = Committer::new(request, session.clone(), &policy)?;
     let stale = whole.accept_chunks(ctx)?;
@@ -255,8 +258,8 @@ fn insert_contents<T>(
         for place in file.extents.iter().filter(|extent| extent.chunk_id != 0).filter_map(place) {
             let content = &pack.contents[place];
             if ids[place] == 0 {
-                let there = known.get(&(content.offset, content.len_bytes)).filter(|(hash, _)| *hash == content.hash);
-                ids[place] = there.map_or(0, |(_, content_id)| *content_id);
+                let there = known.get(&(content.offset, content.len_bytes, content.hash.to_vec()));
+                ids[place] = there.copied().unwrap_or(0);
             }
             if ids[place] == 0 {
                 ids[place] = contents::insert(ctx, chunk_id, content)?;

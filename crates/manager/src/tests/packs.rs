@@ -317,6 +317,11 @@ fn packs_are_written_anew_in_a_store_that_is_full_for_writers() {
     assert_eq!(allocate(&mut rig, session_id).unwrap_err().code(), Code::NoSpace);
     let session_id = open_like(&mut rig, old).unwrap().session_id;
     assert_eq!(allocate(&mut rig, session_id).unwrap().answers.len(), 1);
+    // The space that is kept for this is not for new files.
+    let session_id = open_like(&mut rig, old).unwrap().session_id;
+    let request = rig.replacing(session_id, &[9]).unwrap();
+    let request = Commit { pack: Some(pack(&[("new", &[1])])), ..request };
+    assert_eq!(rig.ask(&request).unwrap_err().code(), Code::Invalid);
     for node in 1..=4 {
         register_with_free(&mut rig, node, 1 << 28, 64 << 30);
     }
