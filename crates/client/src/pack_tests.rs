@@ -160,7 +160,7 @@ fn small_files_are_described_at_once_and_read_without_a_session() {
     client.put(&name(12), &data(3_000_000, 13)[..], PutOptions::default()).unwrap();
     client.put(&name(0), &data(400, 77)[..], PutOptions::default()).unwrap();
     let paths: Vec<StorePath> = (0..14).map(name).chain([path("tess:/nowhere/f"), path("tess:/")]).collect();
-    let describe = || client.describe(&paths.iter().collect::<Vec<_>>(), 0);
+    let describe = || client.describe(&paths.iter().collect::<Vec<_>>(), 0).unwrap();
     let described = describe();
     let known: Vec<bool> = described.iter().map(Option::is_some).collect();
     assert_eq!(known, [[true; 11].as_slice(), &[false; 5]].concat(), "no directory, long file, or absent one");
@@ -176,7 +176,7 @@ fn small_files_are_described_at_once_and_read_without_a_session() {
         assert!(get(i, described[i as usize].clone()).unwrap() == expected, "file {i}");
     }
     assert!(get(0, described[0].clone()).unwrap() == data(400, 77), "the current version");
-    assert!(client.describe(&[&name(0)], 1)[0].is_none(), "the first version is gone");
+    assert!(client.describe(&[&name(0)], 1).unwrap()[0].is_none(), "the first version is gone");
     assert_eq!(cluster.lock().count("OpenRead"), opened, "nothing was opened");
     assert_eq!(cluster.lock().status().sessions, 0, "and nothing is left open");
     // All packs go, and with them what is known of files.

@@ -302,7 +302,6 @@ fn directories_names_and_attributes() {
     assert_eq!(client.list(&StorePath::root()).unwrap().len(), 1);
 }
 
-/// Another client moves a directory while `rm -r` runs: what is in it stays, and everything else goes.
 /// Whoever removes a file gets no directory removed, whenever another client puts one in the file's place.
 #[test]
 fn a_removal_of_a_file_leaves_alone_the_directory_that_took_its_place() {
@@ -336,6 +335,7 @@ fn a_removal_of_a_file_leaves_alone_the_directory_that_took_its_place() {
     }
 }
 
+/// Another client moves a directory while `rm -r` runs: what is in it stays, and everything else goes.
 #[test]
 fn a_recursive_removal_leaves_alone_what_was_moved_away() {
     // Moves (directory, name) to the name `keep` of the root, before the List with this number.

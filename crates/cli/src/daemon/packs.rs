@@ -43,7 +43,8 @@ impl Upkeep {
     pub fn start(self) -> Outcome {
         let run = move || {
             loop {
-                std::thread::sleep(self.every);
+                // Nodes that started together ask the manager one after the other.
+                std::thread::sleep(self.every.mul_f64(rand::random_range(0.75..1.25)));
                 match self.run() {
                     Ok(done) => {
                         if done.packs > 0 {

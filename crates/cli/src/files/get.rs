@@ -7,7 +7,7 @@ use super::pool::{self, Tally};
 use super::small::{self, Group};
 use super::target::{Target, all_differ, split, store_paths};
 use crate::args::GetArgs;
-use crate::exit::{At, Exit, Outcome, bail};
+use crate::exit::{At, Exit, Failure, Outcome, bail};
 use crate::remote::{Item, Store};
 use crate::term::{Progress, units};
 use serde_json::json;
@@ -132,7 +132,7 @@ fn carry_out(store: &Store, [directories, files, links]: [Vec<Job>; 3], args: &G
     let warn = |failure: &_| progress.warn(failure);
     let len_bytes = |job: &Job| job.item.size_bytes;
     let mut ran = pool::run_groups(
-        small::described(files, len_bytes),
+        small::described(files, len_bytes, args.jobs.into()),
         (|group: &Group<Job>| group.len_bytes(len_bytes), Group::files),
         args.jobs.into(),
         |group| match group {
@@ -147,11 +147,21 @@ fn carry_out(store: &Store, [directories, files, links]: [Vec<Job>; 3], args: &G
     ran.and(pool::run(directories.into_iter().rev().collect(), |_| 0, 1, finish, warn))
 }
 
-/// Returns the outcome of each, in order.
+/// Returns the outcome of each, in order, up to the first failure that applies to all.
 fn get_small(store: &Store, jobs: &[Job], args: &GetArgs, progress: &Progress) -> Vec<Outcome> {
     let paths: Vec<&StorePath> = jobs.iter().map(|job| &job.item.path).collect();
-    let described = store.describe(&paths, args.version.unwrap_or(0));
-    jobs.iter().zip(described).map(|(job, described)| get_file(store, job, described, args, progress)).collect()
+    let described = match store.describe(&paths, args.version.unwrap_or(0)).map_err(Failure::from) {
+        Err(failure) if pool::is_general(&failure) => return vec![Err(failure.of(paths[0]))],
+        described => described.unwrap_or_else(|_| vec![None; jobs.len()]),
+    };
+    let mut outcomes = Vec::with_capacity(jobs.len());
+    for (job, described) in jobs.iter().zip(described) {
+        outcomes.push(get_file(store, job, described, args, progress));
+        if matches!(outcomes.last(), Some(Err(failure)) if pool::is_general(failure)) {
+            break;
+        }
+    }
+    outcomes
 }
 
 fn get_file(

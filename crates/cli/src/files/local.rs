@@ -1,12 +1,13 @@
 //! Local files and directories: walks them with their attributes.
 
 use super::place::{BENEATH, open_named};
-use crate::exit::{At, Exit, Failure, Outcome, failure};
+use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::ffi::OsStr;
 use std::fs::{File, Metadata};
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -54,15 +55,10 @@ impl LocalEntry {
     /// # Errors
     /// The system's; or something else is there now.
     pub fn open(&self) -> Outcome<File> {
-        const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::CLOEXEC).union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
-        let file = match self.names.len() {
-            0 => rustix::fs::open(&self.path, FLAGS, Mode::empty()),
-            depth => {
-                let root = self.path.ancestors().nth(depth).unwrap_or(Path::new(""));
-                let below: PathBuf = self.names.iter().map(|name| OsStr::from_bytes(name)).collect();
-                let root = open_named(root).at(root)?;
-                rustix::fs::openat2(&root, below, FLAGS, Mode::empty(), BENEATH)
-            }
+        let file = match self.open_with(OFlags::NONBLOCK)? {
+            // Another program holds a lease on it, which only files have: that program is asked to give it up.
+            Err(Errno::AGAIN) => self.open_with(OFlags::empty())?,
+            file => file,
         };
         let path = self.path.display();
         let other =
@@ -71,7 +67,26 @@ impl LocalEntry {
             Err(Errno::LOOP | Errno::XDEV | Errno::NOTDIR | Errno::NXIO) => return Err(other()),
             file => File::from(file.map_err(io::Error::from).at(&self.path)?),
         };
-        if file.metadata().at(&self.path)?.is_file() { Ok(file) } else { Err(other()) }
+        let meta = file.metadata().at(&self.path)?;
+        if !meta.is_file() {
+            return Err(other());
+        }
+        if owner_of(&meta) != self.owner {
+            bail!(Exit::Failed, "{path}: has another owner or mode than when the command began; store it again");
+        }
+        Ok(file)
+    }
+
+    fn open_with(&self, flags: OFlags) -> Outcome<rustix::io::Result<OwnedFd>> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | flags;
+        let depth = self.names.len();
+        if depth == 0 {
+            return Ok(rustix::fs::open(&self.path, flags, Mode::empty()));
+        }
+        let root = self.path.ancestors().nth(depth).unwrap_or(Path::new(""));
+        let below: PathBuf = self.names.iter().map(|name| OsStr::from_bytes(name)).collect();
+        let root = open_named(root).at(root)?;
+        Ok(rustix::fs::openat2(&root, below, flags, Mode::empty(), BENEATH))
     }
 
     fn new(path: PathBuf, names: Vec<Vec<u8>>, meta: &Metadata) -> io::Result<LocalEntry> {
@@ -82,11 +97,16 @@ impl LocalEntry {
             _ => Kind::Special,
         };
         let mtime_ns = meta.mtime().saturating_mul(1_000_000_000).saturating_add(meta.mtime_nsec());
-        let own = if is_root() { Owner { uid: meta.uid(), gid: meta.gid(), mode: 0 } } else { process_owner() };
-        let owner = Owner { mode: meta.mode() & 0o7777, ..own };
+        let owner = owner_of(meta);
         let sparse = meta.is_file() && super::holes::may_be_sparse(meta.len(), meta.blocks());
         Ok(LocalEntry { path, names, kind, owner, mtime_ns, sparse })
     }
+}
+
+/// Permission bits of an entry; its user and group if this process is root, else those of this process.
+fn owner_of(meta: &Metadata) -> Owner {
+    let own = if is_root() { Owner { uid: meta.uid(), gid: meta.gid(), mode: 0 } } else { process_owner() };
+    Owner { mode: meta.mode() & 0o7777, ..own }
 }
 
 /// Whether owners are kept: only root may change the owner of a file.
@@ -199,6 +219,12 @@ mod tests {
         assert_eq!(entry("g").open().unwrap_err().exit, Exit::Failed);
         place(&|path| std::fs::write(path, "another").unwrap());
         assert!(entry("g").open().is_ok());
+        std::fs::set_permissions(root.join("g"), std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+        assert_eq!(
+            entry("g").open().unwrap_err().exit,
+            Exit::Failed,
+            "what it is now is not for the readers of before"
+        );
         // What the user names may be a link.
         let link = dir.path().join("link");
         std::os::unix::fs::symlink(secret.join("f"), &link).unwrap();

@@ -66,10 +66,11 @@ pub fn run<T: Send>(
     run_groups(items, (size, |_: &T| 1), jobs, |item| vec![work(item)], warn)
 }
 
-/// As [`run`], of items that are several files each: the second function says how many, and `work` returns the outcome of each.
+/// As [`run`], of items that are several files each: the second function says how many, and `work` returns the outcome of each in order. It may
+/// end behind a failure that [applies to every item](is_general); the rest counts as untried.
 pub fn run_groups<T: Send>(
     items: Vec<T>,
-    (size, files): (impl Fn(&T) -> u64, impl Fn(&T) -> u64),
+    (size, files): (impl Fn(&T) -> u64, impl Fn(&T) -> u64 + Sync),
     jobs: usize,
     work: impl Fn(T) -> Vec<Outcome> + Sync,
     warn: impl Fn(&Failure) + Sync,
@@ -77,11 +78,15 @@ pub fn run_groups<T: Send>(
     let jobs = jobs.max(1);
     let (large, small): (VecDeque<_>, VecDeque<_>) = items.into_iter().partition(|item| size(item) > LARGE_BYTES);
     let queues = [Mutex::new(large), Mutex::new(small)];
-    let (failures, done, stop) = (Mutex::new(Vec::new()), AtomicU64::new(0), AtomicBool::new(false));
+    let (failures, stop) = (Mutex::new(Vec::new()), AtomicBool::new(false));
+    let (done, untried) = (AtomicU64::new(0), AtomicU64::new(0));
     let worker = |order: &[usize]| {
         while !stop.load(Ordering::Relaxed) {
             let Some(item) = order.iter().find_map(|i| queues[*i].lock().pop_front()) else { return };
-            for outcome in work(item) {
+            let count = files(&item);
+            let outcomes = work(item);
+            untried.fetch_add(count.saturating_sub(outcomes.len() as u64), Ordering::Relaxed);
+            for outcome in outcomes {
                 match outcome {
                     Ok(()) => _ = done.fetch_add(1, Ordering::Relaxed),
                     Err(failure) => {
@@ -101,8 +106,8 @@ pub fn run_groups<T: Send>(
             worker(&[0, 1]);
         }
     });
-    let untried = queues.iter().map(|queue| queue.lock().iter().map(&files).sum::<u64>()).sum();
-    Tally { done: done.into_inner(), untried, failures: failures.into_inner() }
+    let waiting: u64 = queues.iter().map(|queue| queue.lock().iter().map(&files).sum::<u64>()).sum();
+    Tally { done: done.into_inner(), untried: untried.into_inner() + waiting, failures: failures.into_inner() }
 }
 
 /// Runs `work` on one item after the other and prints failures as they happen. Ends early for the same failures as
@@ -131,7 +136,7 @@ pub fn each<T>(out: Out, items: impl IntoIterator<Item = T>, mut work: impl FnMu
 
 /// Whether this failure applies to every item. An empty message means that the reader of stdout closed the
 /// pipe.
-fn is_general(failure: &Failure) -> bool {
+pub(super) fn is_general(failure: &Failure) -> bool {
     failure.message.is_empty()
         || crate::cleanup::is_interrupted()
         || matches!(failure.exit, Exit::Unavailable | Exit::NoSpace | Exit::Refused | Exit::Interrupted)

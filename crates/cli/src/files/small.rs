@@ -64,11 +64,13 @@ pub fn grouped(files: Vec<Job>, condition: &Condition) -> Vec<Group<Job>> {
     groups
 }
 
-/// Groups small files in the order in which they were listed, each for one request to the manager; other files stay alone.
-pub fn described<T>(files: Vec<T>, len_bytes: impl Fn(&T) -> u64) -> Vec<Group<T>> {
+/// Groups small files in the order in which they were listed, each for one request to the manager, and at least `jobs` if there are as many
+/// files; other files stay alone.
+pub fn described<T>(files: Vec<T>, len_bytes: impl Fn(&T) -> u64, jobs: usize) -> Vec<Group<T>> {
     let (small, large): (Vec<T>, Vec<T>) = files.into_iter().partition(|file| len_bytes(file) <= SMALL_BYTES);
+    let most = small.len().div_ceil(jobs.max(1)).clamp(1, DESCRIBED_FILES);
     let mut small = small.into_iter();
-    let next = || Some(small.by_ref().take(DESCRIBED_FILES).collect()).filter(|group: &Vec<T>| !group.is_empty());
+    let next = || Some(small.by_ref().take(most).collect()).filter(|group: &Vec<T>| !group.is_empty());
     large.into_iter().map(Group::One).chain(std::iter::from_fn(next).map(Group::Small)).collect()
 }
 

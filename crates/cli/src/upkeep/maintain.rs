@@ -69,7 +69,13 @@ fn rewrite_packs(store: &Store, out: Out) -> Outcome<Compacted> {
     store.end_sessions_on_interrupt();
     let mut all = Compacted::default();
     loop {
-        let done = store.compact_packs(LIVING_PERCENT, |_| true, &Cancel::default())?;
+        let done = match store.compact_packs(LIVING_PERCENT, |_| true, &Cancel::default()) {
+            Ok(done) => done,
+            Err(error) => {
+                out.caution(format!("packs of small files were not written anew: {error}"));
+                break;
+            }
+        };
         let (packs, goes_on) = (done.packs, done.is_without_space());
         all.packs += packs;
         all.pack_bytes += done.pack_bytes;

@@ -3,10 +3,11 @@
 use super::core::{Delivery, Opened, ReadParams};
 use super::{Sink, WriteHoles};
 use crate::client::Client;
-use crate::error::{Cause, FileError};
+use crate::error::{Cause, Error, FileError};
 use crate::path::StorePath;
 use bytes::Bytes;
 use std::io::Write;
+use tessera_wire::Code;
 use tessera_wire::meta::{DescribeReads, DescribeReadsReply, ListExtentsReply, OpenRead, OpenReadReply};
 
 /// Files that one request describes.
@@ -21,10 +22,16 @@ pub struct Described(Box<OpenReadReply>);
 impl Client {
     /// Describes small files for [`crate::GetOptions::described`], at most [`DESCRIBED_FILES`]; `version` is the number of a version within
     /// each, 0: the current one. A file that is not described must be opened, which says what is wrong with it.
-    pub fn describe(&self, paths: &[&StorePath], version: u64) -> Vec<Option<Described>> {
+    ///
+    /// # Errors
+    /// The manager refuses, or does not answer.
+    pub fn describe(&self, paths: &[&StorePath], version: u64) -> Result<Vec<Option<Described>>, Error> {
         let mut all = vec![None; paths.len()];
-        let place = |path: &&StorePath| self.place(path).ok();
-        let places: Vec<_> = paths.iter().map(place).collect();
+        let place = |path: &&StorePath| match self.place(path) {
+            Err(error) if matches!(error.code(), Code::Unavailable | Code::Timeout | Code::NotLeader) => Err(error),
+            place => Ok(place.ok()),
+        };
+        let places = paths.iter().map(place).collect::<Result<Vec<_>, Error>>()?;
         let open = |(parent, name): (u64, &[u8])| OpenRead {
             parent,
             name: name.to_vec(),
@@ -33,16 +40,12 @@ impl Client {
         };
         let files = places.iter().flatten().map(|(parent, name)| open((parent.ino, name))).collect();
         let request = DescribeReads { files, known_map_version: self.context.view.read().known_version() };
-        let Ok(reply) =
-            self.ask_once(&request).inspect_err(|error| tracing::debug!(%error, "small files are opened one by one"))
-        else {
-            return all;
-        };
+        let reply = self.ask(&request)?;
         let asked = places.iter().zip(&mut all).filter(|(place, _)| place.is_some());
         for ((_, described), file) in asked.zip(self.note_described(reply)) {
             *described = file;
         }
-        all
+        Ok(all)
     }
 
     /// Notes classes and map, and returns the files.
