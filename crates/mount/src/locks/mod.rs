@@ -1,8 +1,8 @@
 //! File locks that hold across all clients of the cluster: `fcntl` ranges and `flock`.
 //!
 //! The manager keeps the lock table; this is the client's side of docs/wire.md, section 7. The client remembers the
-//! locks it was granted, so that it can assert them to a manager that restarts. While it holds any, a task ([`work`])
-//! sends signs of life. If an answer is lost, the client does not know whether a lock was granted: it sets such a range
+//! locks it was granted, so that it can assert them to a manager that restarts. Once it has asked for one, a task
+//! ([`work`]) sends signs of life. If an answer is lost, the client does not know whether a lock was granted: it sets such a range
 //! again to what the caller was told, before the same owner gets another lock. Locks that the manager gave to other
 //! clients are *lost*: their owner gets an error and must stop. Commits name the *fence* of the locks on their file, so that
 //! the manager refuses a commit that arrives after the locks were lost.
@@ -149,15 +149,14 @@ impl State {
     /// The table to send a sign of life for, the owners whose messages to send, and after how long to look again,
     /// unless woken.
     fn due(&mut self, now_ns: i64) -> (Option<u64>, Vec<Key>, Duration) {
-        let busy = !self.owners.is_empty() || self.waiting > 0;
         let every_ns = self.lease_ns / SIGNS_PER_LEASE;
         let wait_ns = self.heard_ns.map_or(0, |heard_ns| every_ns - (now_ns - heard_ns));
         let cut_off = std::mem::take(&mut self.cut_off);
-        // Also an idle client is waited for: the manager that leads now does not know that it holds nothing.
-        let sign = (self.table != 0 && (cut_off || busy && wait_ns <= 0)).then_some(self.table);
+        // Also without locks: a manager that begins to lead waits for each client on record, until that says what it holds.
+        let sign = (self.table != 0 && (cut_off || wait_ns <= 0)).then_some(self.table);
         let unsent: Vec<Key> = self.owners.iter().filter(|(_, o)| o.has_unsent()).map(|(key, _)| *key).collect();
         let until_sign = Duration::from_nanos(u64::try_from(wait_ns).unwrap_or(0)).clamp(LOOK, Duration::from_secs(1));
-        let next = if busy && unsent.is_empty() { until_sign } else { RETRY };
+        let next = if self.table != 0 && unsent.is_empty() { until_sign } else { RETRY };
         (sign, unsent, next)
     }
 }

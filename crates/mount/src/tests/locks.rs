@@ -78,10 +78,8 @@ fn an_idle_client_tells_a_new_manager_that_it_holds_nothing() {
         };
         let before = assertions().await;
         // The next manager does not know the client's table.
-        store.locks.borrow_mut().expire();
-        assert_eq!(assertions().await, before, "an idle client gives no signs of life");
         store.locks.borrow_mut().is_silent = true;
-        mount.locks.cut_off();
+        store.locks.borrow_mut().expire();
         assert_eq!(assertions().await, before);
         store.locks.borrow_mut().is_silent = false;
         while store.locks.borrow().assertions == before {
