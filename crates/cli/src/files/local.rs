@@ -11,6 +11,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use tessera_client::Owner;
 
 /// What a local path is.
@@ -43,6 +44,10 @@ pub struct LocalEntry {
     pub sparse: bool,
 }
 
+/// The system ends a file lease by force after 45 s.
+const LEASE_PAUSE: Duration = Duration::from_millis(100);
+const LEASE_TRIES: u32 = 500;
+
 impl LocalEntry {
     /// Length of a regular file in bytes; 0 for other kinds.
     pub fn len_bytes(&self) -> u64 {
@@ -55,11 +60,15 @@ impl LocalEntry {
     /// # Errors
     /// The system's; or something else is there now.
     pub fn open(&self) -> Outcome<File> {
-        let file = match self.open_with(OFlags::NONBLOCK)? {
-            // Another program holds a lease on it, which only files have: that program is asked to give it up.
-            Err(Errno::AGAIN) => self.open_with(OFlags::empty())?,
-            file => file,
-        };
+        let mut file = self.open_once()?;
+        for _ in 0..LEASE_TRIES {
+            // Another program holds a lease on it, and has been asked to give it up.
+            if !matches!(file, Err(Errno::AGAIN)) {
+                break;
+            }
+            std::thread::sleep(LEASE_PAUSE);
+            file = self.open_once()?;
+        }
         let path = self.path.display();
         let other =
             || failure!(Exit::Failed, "{path}: was a file when the command began and is none now; store it again");
@@ -77,8 +86,8 @@ impl LocalEntry {
         Ok(file)
     }
 
-    fn open_with(&self, flags: OFlags) -> Outcome<rustix::io::Result<OwnedFd>> {
-        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | flags;
+    fn open_once(&self) -> Outcome<rustix::io::Result<OwnedFd>> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOCTTY | OFlags::NONBLOCK;
         let depth = self.names.len();
         if depth == 0 {
             return Ok(rustix::fs::open(&self.path, flags, Mode::empty()));

@@ -86,6 +86,7 @@ impl ManagerCore {
     fn put_head(&mut self) {
         self.head_due = false;
         let note = self.soft.locks.note().map(|note| note.propose());
+        self.answer_granted();
         let leads = (self.meta.term != self.term()).then(|| NewTerm { term: self.term(), restored: false }.propose());
         for proposal in note.into_iter().chain(leads) {
             match queued(&proposal) {

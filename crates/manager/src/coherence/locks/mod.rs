@@ -131,6 +131,10 @@ impl Lockers {
         }
         let clients: BTreeSet<u64> = self.clients.keys().chain(&self.expected).copied().collect();
         self.may_differ = clients != self.noted;
+        if !self.may_differ {
+            // Clients that were gone before a record listed them: no later one will leave them out.
+            std::mem::take(&mut self.expired).into_iter().for_each(|client_id| self.table.end(client_id));
+        }
         self.may_differ.then(|| NoteLockers { client_ids: clients.into_iter().collect() })
     }
 

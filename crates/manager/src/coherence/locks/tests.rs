@@ -676,3 +676,21 @@ proptest! {
         }
     }
 }
+
+/// A client that is gone before any record listed it may begin again: no record would leave it out.
+#[test]
+fn a_client_that_was_never_on_record_may_come_back() {
+    let mut lockers = Lockers::start(9, BTreeSet::new(), 0, &config());
+    let begin = |lockers: &mut Lockers| lockers.hold(0, 1, &HoldLocks::default(), &config());
+    let table = begin(&mut lockers).unwrap().table;
+    let write = file_lock(1, 0, 9, LockMode::Write);
+    assert!(matches!(lockers.set(0, 1, &set(1, table, write), &config()).unwrap(), LockAnswer::Granted(Some(_))));
+    lockers.remove(1);
+    assert!(begin(&mut lockers).is_err(), "its locks are not free yet");
+    assert!(lockers.note().is_none(), "the record never listed it");
+    let again = begin(&mut lockers).unwrap();
+    assert!(again.table > table && !again.lost);
+    lockers.hold(0, 2, &HoldLocks::default(), &config()).unwrap();
+    let other = lockers.clients[&2].table;
+    assert!(matches!(lockers.set(0, 2, &set(1, other, write), &config()).unwrap(), LockAnswer::Granted(Some(_))));
+}
