@@ -80,6 +80,14 @@ impl View {
         }
     }
 
+    /// Adds what an answer about chunks brings along: their classes, and changes of the map.
+    pub fn learn(&mut self, classes: &[ClassInfo], map: Option<&ClusterMap>) {
+        classes.iter().for_each(|class| self.add_class(class));
+        if let Some(map) = map {
+            self.merge(map, false);
+        }
+    }
+
     /// Adds a class. A class that this build cannot compute is left out, so looking it up fails.
     pub fn add_class(&mut self, info: &ClassInfo) {
         if let Err(why) = self.class_of(info) {

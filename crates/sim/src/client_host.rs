@@ -550,11 +550,7 @@ impl ClientHost {
             *again_at_ns = now_ns + 300_000_000;
             return;
         };
-        {
-            let mut view = self.view.write();
-            reply.classes.iter().for_each(|class| view.add_class(class));
-            reply.map.iter().for_each(|map| view.merge(map, false));
-        }
+        self.view.write().learn(&reply.classes, reply.map.as_ref());
         let (path, known) = (path.clone(), reply.files.pop().filter(|file| file.attr.is_some()));
         self.op_number += 1;
         self.begin_read(now_ns, &path, known.map(Box::new));

@@ -50,11 +50,7 @@ impl Client {
 
     /// Notes classes and map, and returns the files.
     fn note_described(&self, reply: DescribeReadsReply) -> impl Iterator<Item = Option<Described>> {
-        let mut view = self.context.view.write();
-        reply.classes.iter().for_each(|class| view.add_class(class));
-        if let Some(map) = &reply.map {
-            view.merge(map, false);
-        }
+        self.context.view.write().learn(&reply.classes, reply.map.as_ref());
         reply.files.into_iter().map(Described::of)
     }
 

@@ -95,13 +95,7 @@ impl ReadCore {
     }
 
     pub(super) fn take_extents(&mut self, offset: u64, mut reply: ListExtentsReply) {
-        {
-            let mut view = self.view.write();
-            reply.classes.iter().for_each(|class| view.add_class(class));
-            if let Some(map) = &reply.map {
-                view.merge(map, false);
-            }
-        }
+        self.view.write().learn(&reply.classes, reply.map.as_ref());
         let names = names(&reply);
         let packs: BTreeSet<u64> = reply.contents.iter().map(|content| content.chunk_id).collect();
         self.packs_seen.extend(&packs);
