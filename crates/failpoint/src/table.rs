@@ -45,8 +45,8 @@ pub const ALL: &[(&str, &str)] = &[
     ),
     ("manager.late_answer_releases", "a late answer to a recall gives back a lease that was granted since (P7)"),
     (
-        "manager.late_beginning_ends_grace",
-        "a delayed request to begin tells a manager that its client holds no locks (P7)",
+        "manager.late_claims_count",
+        "a manager believes what a client said of its locks to an earlier one, or before it lost them (P7)",
     ),
     ("manager.leases_forgotten", "a manager that begins to lead forgets that clients may hold leases (P7)"),
     ("manager.lock_table_number_stays", "a request of before a client lost its locks counts after it (P7)"),

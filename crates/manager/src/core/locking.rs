@@ -51,8 +51,11 @@ impl ManagerCore {
 
     fn hold_locks(&mut self, origin: Origin, client_id: u64, body: &Bytes) -> Result<Option<Bytes>> {
         let request = registry::decode::<HoldLocks>("HoldLocks", body)?;
-        let reply: Bytes =
-            self.soft.locks.hold(self.clock.time.now_ns, client_id, &request, &self.config)?.encode_to_vec().into();
+        let told = self.soft.locks.hold(self.clock.time.now_ns, client_id, &request, &self.config)?;
+        let reply: Bytes = told.encode_to_vec().into();
+        if told.next_table != 0 {
+            return Ok(Some(reply));
+        }
         // The record must list the client before it holds locks, so that a restarted manager knows. Each batch begins with the record of
         // that time, if it differs; one that is on its way may be of before the client came.
         if !self.soft.locks.may_differ() && !self.is_noting_lockers() {

@@ -53,7 +53,8 @@ fn a_client_that_came_back_before_its_old_end_is_handled_keeps_its_locks() {
     let server = ManagerServer::start(ServeOptions::new(dir.path(), &listen, config)).unwrap();
     let (manager, bob) = (&server.endpoints()[0].clone(), dialer(BOB));
     let alice = dialer(ALICE);
-    let hold = HoldLocks { table: 0, held: vec![], machine: "here".into() };
+    let hold = HoldLocks { machine: "here".into(), ..HoldLocks::default() };
+    let hold = HoldLocks { next_table: ask(&alice, manager, &hold).next_table, ..hold };
     let table = ask(&alice, manager, &hold).table;
     ask(&bob, manager, &hold);
     let set = |client: &Dialer, seq| {

@@ -11,7 +11,7 @@ fn mistakes_are_caught() {
         std::panic::catch_unwind(scenario).is_err()
     };
     let model = || files::cases(2_000);
-    let table: [(&str, fn()); 16] = [
+    let table: [(&str, fn()); 18] = [
         ("manager.answers_before_commit", p7_a_read_waits_for_the_entry_that_it_may_show),
         ("manager.repeats_apply", restart::p8_a_request_sent_twice_has_one_effect_and_one_answer),
         ("manager.pages_dropped_early", model),
@@ -25,7 +25,9 @@ fn mistakes_are_caught() {
         ("manager.old_receipts_count", receipts::p11_a_receipt_of_before_its_fragment_was_lost_does_not_count),
         ("manager.late_answer_releases", leases::a_late_answer_to_a_recall_gives_back_no_later_lease),
         ("manager.late_answer_releases", leases::a_late_answer_gives_back_no_later_delegation),
-        ("manager.late_beginning_ends_grace", locks::a_delayed_request_to_begin_takes_no_lock_from_its_client_in_grace),
+        ("manager.late_claims_count", locks::a_delayed_request_to_begin_takes_no_lock_from_its_client_in_grace),
+        ("manager.late_claims_count", locks::an_assertion_of_before_a_loss_takes_no_lock_from_its_client_in_grace),
+        ("manager.late_claims_count", locks::a_request_to_begin_that_is_delayed_hides_no_loss),
         ("manager.lock_table_number_stays", locks::a_request_of_before_a_loss_gets_no_lock_after_it),
         ("manager.no_recall", names::others_wait_before_they_make_names),
     ];

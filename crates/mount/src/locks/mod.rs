@@ -582,9 +582,19 @@ impl<B: Backend> Locks<B> {
             let held = state.owners.iter().flat_map(|((ino, owner), owned)| owned.locks(*ino, *owner));
             held.map(|lock| FileLock { fence: state.fences.get(&lock.ino).copied(), ..lock }).collect()
         };
-        let request = HoldLocks { table, held, machine: self.backend.machine() };
-        let sent_ns = self.backend.now_ns();
-        let reply = self.retry(async || self.backend.ask_manager(&request, 0).await).await;
+        let mut request = HoldLocks { table, held, machine: self.backend.machine(), next_table: 0 };
+        let until_ns = self.deadline_ns();
+        let (reply, sent_ns) = loop {
+            let sent_ns = self.backend.now_ns();
+            match self.retry(async || self.backend.ask_manager(&request, 0).await).await {
+                // The manager names the table to ask for: another one once one of its clients is gone, or another manager leads.
+                Ok(reply) if reply.next_table != 0 && sent_ns < until_ns => request.next_table = reply.next_table,
+                Ok(reply) if reply.next_table != 0 => {
+                    return Err(Error::new(Code::Unavailable, "the manager named another table of locks each time"));
+                }
+                reply => break (reply, sent_ns),
+            }
+        };
         let mut state = self.state.lock();
         let reply = reply.inspect_err(|error| {
             if !error.is_retryable() && !request.held.is_empty() {

@@ -59,7 +59,7 @@ impl LockTable {
         if kind == Kind::HoldLocks {
             self.assertions += 1;
             let lost = std::mem::take(&mut self.has_expired);
-            return Ok(HoldLocksReply { table: 1, lease_ms: 0, lost }.encode_to_vec());
+            return Ok(HoldLocksReply { table: 1, lost, ..HoldLocksReply::default() }.encode_to_vec());
         }
         if self.has_expired {
             return Err(Error::new(Code::SessionExpired, "expired"));

@@ -190,7 +190,7 @@ mod tests {
         let before = LOOKED_AT.get();
         for client in clients {
             let held = (1..=owners / 2).map(|at| held(2 * at + client)).collect();
-            let claim = HoldLocks { table: 8, held, ..HoldLocks::default() };
+            let claim = HoldLocks { table: 8, held, next_table: 9, ..HoldLocks::default() };
             assert!(!lockers.hold(0, client, &claim, &config).unwrap().lost);
         }
         (LOOKED_AT.get() - before) as u64

@@ -68,10 +68,6 @@ pub enum LockAnswer {
 struct Client {
     /// The table that its requests name.
     table: u64,
-    /// The table that it named when this one began.
-    table_before: u64,
-    /// It has named its table: whatever names another one is late.
-    knows_table: bool,
     heard_ns: i64,
     /// Set once its last connection was ended by it or reset: the client expires at this time unless it comes back.
     orphan_until_ns: Option<i64>,
@@ -88,7 +84,8 @@ struct Client {
 pub struct Lockers {
     table: LockTable,
     /// Number of the table of the clients that register next. It grows whenever a client is removed, so a client that registers again gets
-    /// another one: requests of before the loss, which may arrive late, name the old one.
+    /// another one: requests of before the loss, which may arrive late, name the old one. A client asks for this table when it registers, so
+    /// what it says it holds was true after the last loss and since this manager leads.
     number: u64,
     clients: HashMap<u64, Client>,
     /// Expired clients; their locks become free once the record no longer lists the client.
@@ -162,37 +159,32 @@ impl Lockers {
         config: &Config,
     ) -> Result<HoldLocksReply> {
         let lease_ms = config.lock_session_ms;
-        let reply = |table| HoldLocksReply { table, lease_ms, lost: false };
-        let lost = HoldLocksReply { table: 0, lease_ms, lost: true };
+        let reply = |table| HoldLocksReply { table, lease_ms, ..Default::default() };
+        let ask_for = |next_table| HoldLocksReply { lease_ms, next_table, ..Default::default() };
         if request.held.len() > most_pieces(config) {
             let most = most_pieces(config);
             return invalid(format!("{} locks, a client may hold {most}", request.held.len()));
         }
         let wants = request.held.iter().map(|lock| want(client_id, lock)).collect::<Result<Vec<_>>>()?;
-        match self.clients.get_mut(&client_id) {
-            Some(client) if client.table == request.table => client.knows_table = true,
-            Some(client) if client.may_name(request.table) => {}
-            Some(client) if client.knows_table => {
-                return refuse(Code::Unavailable, "this client has begun anew since it asserted that; ask again");
+        if let Some(client) = self.clients.get_mut(&client_id) {
+            let table = client.table;
+            // Else the answer that told it of this table was lost, or the request is late.
+            let is_known = [request.table, request.next_table].contains(&table);
+            if is_known {
+                client.heard(now_ns);
             }
-            // It has not heard of its loss: a delayed request to begin registered it again.
-            Some(_) => self.remove(client_id),
-            None => {}
+            return Ok(if is_known { reply(table) } else { ask_for(table) });
         }
         if self.expired.contains(&client_id) || self.missed.contains(&client_id) {
             // The record that leaves this client out may be on its way already. Its commit would free the client's new locks, or hide
             // them from the next manager, which would wait for no assertion of them.
             return refuse(Code::Unavailable, "this client's locks are being taken away; ask again");
         }
-        if let Some(client) = self.clients.get_mut(&client_id) {
-            client.heard(now_ns);
-            return Ok(reply(client.table));
+        if request.next_table != self.next_table() && !failpoint::is_active("manager.late_claims_count") {
+            // It may have been sent before a loss, or to a manager of before, and says nothing of what the client holds by now.
+            return Ok(ask_for(self.next_table()));
         }
         let may = self.may_claim(now_ns, client_id);
-        if may && request.table == 0 && !failpoint::is_active("manager.late_beginning_ends_grace") {
-            // A request to begin that was delayed since before the manager changed says nothing of what the client holds by now.
-            return refuse(Code::Unavailable, "this client may hold locks of an earlier manager: assert them, or wait");
-        }
         // A client that is new has nothing to lose.
         let mut loses = request.table != 0 && !may;
         if may {
@@ -203,13 +195,13 @@ impl Lockers {
             // It begins again with table 0. So a client on record has heard of its losses, and claims no lock that it
             // lost, should this answer not arrive and the manager restart.
             self.table.end(client_id);
-            return Ok(lost);
+            return Ok(HoldLocksReply { lease_ms, lost: true, ..Default::default() });
         }
         for (fence, lock) in request.held.iter().filter_map(|lock| Some((lock.fence?, lock))) {
             self.table.keep_fence(lock.ino, client_id, fence);
         }
         let (table, machine) = (self.number, request.machine.clone());
-        let client = Client { table, table_before: request.table, machine, heard_ns: now_ns, ..Default::default() };
+        let client = Client { table, machine, heard_ns: now_ns, ..Default::default() };
         self.clients.insert(client_id, client);
         self.may_differ |= !self.noted.contains(&client_id);
         // If it did not come back in time, it has heard of its losses.
@@ -232,6 +224,11 @@ impl Lockers {
         self.in_grace(now_ns) && self.expected.contains(&client_id)
     }
 
+    /// The table that a client which registers now asks for.
+    pub fn next_table(&self) -> u64 {
+        self.number
+    }
+
     /// Whether a client has held locks on a file without a gap since it got `fence`.
     pub fn is_held(&self, client_id: u64, ino: u64, fence: LockFence) -> bool {
         self.table.fence(ino, client_id) == Some(fence)
@@ -241,7 +238,6 @@ impl Lockers {
         match self.clients.get_mut(&client_id).filter(|client| client.table == table) {
             Some(client) => {
                 client.heard(now_ns);
-                client.knows_table = true;
                 Ok(client)
             }
             None => {
@@ -436,11 +432,6 @@ impl Lockers {
 }
 
 impl Client {
-    /// Whether the client may name this table when it asserts its locks: the answer that told it of the present one may be lost.
-    fn may_name(&self, table: u64) -> bool {
-        [0, self.table, self.table_before].contains(&table)
-    }
-
     fn heard(&mut self, now_ns: i64) {
         self.heard_ns = now_ns;
         self.orphan_until_ns = None;

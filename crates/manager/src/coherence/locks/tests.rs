@@ -419,6 +419,11 @@ fn file_lock(number: u64, start: u64, end: u64, mode: LockMode) -> FileLock {
     }
 }
 
+/// A request of a client without locks for this table.
+fn begin(next_table: u64) -> HoldLocks {
+    HoldLocks { next_table, ..HoldLocks::default() }
+}
+
 fn set(seq: u64, table: u64, lock: FileLock) -> SetLock {
     SetLock { seq, table, lock: Some(lock), ..Default::default() }
 }
@@ -426,7 +431,7 @@ fn set(seq: u64, table: u64, lock: FileLock) -> SetLock {
 #[test]
 fn nonsense_is_refused_and_changes_nothing() {
     let mut lockers = Lockers::start(9, Default::default(), 0, &config());
-    let begun = lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
+    let begun = lockers.hold(0, 1, &begin(9), &config()).unwrap();
     assert_eq!((begun.table, begun.lease_ms, begun.lost), (9, 1_000, false));
     let good = file_lock(1, 0, 9, LockMode::Write);
     let bad = [
@@ -443,7 +448,7 @@ fn nonsense_is_refused_and_changes_nothing() {
         lockers.set(0, 1, &SetLock { table: 9, ..Default::default() }, &config()).unwrap_err().into_wire().code(),
         Code::Invalid
     );
-    let too_many = HoldLocks { held: vec![good; 7], ..Default::default() };
+    let too_many = HoldLocks { held: vec![good; 7], ..begin(9) };
     assert_eq!(lockers.hold(0, 2, &too_many, &config()).unwrap_err().into_wire().code(), Code::Invalid);
     for (client, table) in [(1, 8), (2, 9)] {
         let error = lockers.set(0, client, &set(1, table, good), &config()).unwrap_err();
@@ -456,7 +461,7 @@ fn nonsense_is_refused_and_changes_nothing() {
 #[test]
 fn a_request_that_comes_late_or_twice_has_no_effect() {
     let mut lockers = Lockers::start(9, Default::default(), 0, &config());
-    lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
+    lockers.hold(0, 1, &begin(9), &config()).unwrap();
     let mut ask = |seq, mode| lockers.set(0, 1, &set(seq, 9, file_lock(1, 0, 9, mode)), &config()).unwrap();
     let granted = LockAnswer::Granted(Some(LockFence { table: 9, number: 1 }));
     let overtaken = LockAnswer::Now(LockOutcome::Overtaken);
@@ -474,7 +479,7 @@ fn a_request_that_comes_late_or_twice_has_no_effect() {
 #[test]
 fn a_client_has_only_so_many_locks() {
     let mut lockers = Lockers::start(9, Default::default(), 0, &config());
-    lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
+    lockers.hold(0, 1, &begin(9), &config()).unwrap();
     for i in 0..4 {
         let lock = file_lock(1, i * 10, i * 10, LockMode::Write);
         let outcome = lockers.set(0, 1, &set(i + 1, 9, lock), &config()).unwrap();
@@ -488,7 +493,7 @@ fn a_client_has_only_so_many_locks() {
 #[test]
 fn a_waiting_request_is_not_overtaken_by_its_owners_others() {
     let mut lockers = Lockers::start(9, Default::default(), 0, &config());
-    lockers.hold(0, 1, &HoldLocks::default(), &config()).unwrap();
+    lockers.hold(0, 1, &begin(9), &config()).unwrap();
     let of = |owner, start, end, mode| FileLock { owner, ..file_lock(1, start, end, mode) };
     let fence = |number| LockFence { table: 9, number };
     let granted = |number| LockAnswer::Granted(Some(fence(number)));
@@ -516,7 +521,7 @@ fn the_locks_of_a_client_that_does_not_come_back_are_free_once_that_is_on_record
     let noted = BTreeSet::from([1, 2]);
     let (write, over) = (file_lock(1, 0, 9, LockMode::Write), 1_001_000_000);
     let mut lockers = Lockers::start(9, noted.clone(), 0, &config());
-    let claim = |held| HoldLocks { table: 8, held, ..Default::default() };
+    let claim = |held| HoldLocks { table: 8, held, ..begin(9) };
     assert!(!lockers.hold(0, 2, &claim(Vec::new()), &config()).unwrap().lost);
     let ask = |lockers: &mut Lockers, seq| lockers.set(over, 2, &set(seq, 9, write), &config()).unwrap();
     assert_eq!(ask(&mut lockers, 1), LockAnswer::Now(LockOutcome::Grace));
@@ -524,14 +529,14 @@ fn the_locks_of_a_client_that_does_not_come_back_are_free_once_that_is_on_record
     assert_eq!(ask(&mut lockers, 2), LockAnswer::Now(LockOutcome::Grace), "client 1 is on record");
     // What the next manager would do if this one ended here.
     let mut next = Lockers::start(10, noted, over, &config());
-    let claimed = next.hold(over, 1, &HoldLocks { table: 8, held: vec![write], ..Default::default() }, &config());
+    let claimed = next.hold(over, 1, &HoldLocks { table: 8, held: vec![write], ..begin(10) }, &config());
     assert!(!claimed.unwrap().lost);
     let note = lockers.note().unwrap();
     lockers.noted(note.client_ids.into_iter().collect());
     assert!(matches!(ask(&mut lockers, 3), LockAnswer::Granted(Some(_))));
     // A client that begins anew when the time is over is not waited for.
     let mut lockers = Lockers::start(9, BTreeSet::from([2]), 0, &config());
-    lockers.hold(over, 2, &HoldLocks::default(), &config()).unwrap();
+    lockers.hold(over, 2, &begin(9), &config()).unwrap();
     lockers.expire(over, over - 1_000);
     assert!(matches!(ask(&mut lockers, 1), LockAnswer::Granted(Some(_))));
 }
@@ -540,7 +545,7 @@ fn the_locks_of_a_client_that_does_not_come_back_are_free_once_that_is_on_record
 #[test]
 fn locks_are_divided_no_further_than_a_client_may_claim() {
     let mut lockers = Lockers::start(9, BTreeSet::from([1]), 0, &config());
-    lockers.hold(0, 1, &HoldLocks { table: 8, ..Default::default() }, &config()).unwrap();
+    lockers.hold(0, 1, &HoldLocks { table: 8, ..begin(9) }, &config()).unwrap();
     let mut seq = 0;
     let mut ask = |start, end, mode| {
         seq += 1;
@@ -558,7 +563,7 @@ fn locks_are_divided_no_further_than_a_client_may_claim() {
     let ranges = [(0, 9), (11, 19), (21, 29), (31, 39), (41, 49), (61, 99)];
     let held: Vec<FileLock> = ranges.map(|(start, end)| file_lock(1, start, end, LockMode::Write)).into();
     let mut next = Lockers::start(10, BTreeSet::from([1]), 0, &config());
-    let claim = HoldLocks { table: 9, held: held.clone(), ..Default::default() };
+    let claim = HoldLocks { table: 9, held: held.clone(), ..begin(10) };
     assert!(!next.hold(0, 1, &claim, &config()).unwrap().lost);
     let ask = set(1, 10, file_lock(1, 0, 9, LockMode::Read));
     assert!(granted(next.set(0, 1, &ask, &config()).unwrap()), "a lock that is shared again is not lost");
@@ -569,11 +574,11 @@ fn locks_are_divided_no_further_than_a_client_may_claim() {
 fn a_client_holds_no_lock_that_it_could_not_claim_at_the_next_manager() {
     let (write, over) = (file_lock(1, 0, 9, LockMode::Write), 1_001_000_000);
     let mut lockers = Lockers::start(9, BTreeSet::from([1, 2]), 0, &config());
-    assert!(!lockers.hold(0, 2, &HoldLocks { table: 8, ..Default::default() }, &config()).unwrap().lost);
+    assert!(!lockers.hold(0, 2, &HoldLocks { table: 8, ..begin(9) }, &config()).unwrap().lost);
     lockers.expire(over, 0);
     // Proposed, and not committed yet.
     let note = lockers.note().unwrap();
-    let _ = lockers.hold(over, 1, &HoldLocks::default(), &config());
+    let _ = lockers.hold(over, 1, &begin(9), &config());
     let answered_at_once = lockers.note().is_none();
     // The group has the record.
     lockers.noted(note.client_ids.iter().copied().collect());
@@ -581,11 +586,11 @@ fn a_client_holds_no_lock_that_it_could_not_claim_at_the_next_manager() {
     let holds = answered_at_once && matches!(held, Ok(LockAnswer::Granted(Some(_))));
     // The manager ends before it proposes the next record.
     let mut next = Lockers::start(10, note.client_ids.into_iter().collect(), over, &config());
-    assert!(!next.hold(over, 2, &HoldLocks { table: 9, ..Default::default() }, &config()).unwrap().lost);
+    assert!(!next.hold(over, 2, &HoldLocks { table: 9, ..begin(10) }, &config()).unwrap().lost);
     let other = next.set(over, 2, &set(1, 10, write), &config()).unwrap();
     assert!(!holds || !matches!(other, LockAnswer::Granted(Some(_))), "clients 1 and 2 hold one lock");
     // It begins anew once the record leaves it out, and is then on record before it is answered.
-    assert!(!lockers.hold(over, 1, &HoldLocks::default(), &config()).unwrap().lost);
+    assert!(!lockers.hold(over, 1, &begin(9), &config()).unwrap().lost);
     assert_eq!(lockers.note().map(|note| note.client_ids), Some(vec![1, 2]));
 }
 
@@ -593,7 +598,7 @@ fn a_client_holds_no_lock_that_it_could_not_claim_at_the_next_manager() {
 fn shared(config: &Config) -> Lockers {
     let mut lockers = Lockers::start(9, BTreeSet::new(), 0, config);
     for client in [1, 2] {
-        lockers.hold(0, client, &HoldLocks::default(), config).unwrap();
+        lockers.hold(0, client, &begin(9), config).unwrap();
         let shared = set(1, 9, file_lock(1, 0, 10_000, LockMode::Read));
         assert!(matches!(lockers.set(0, client, &shared, config).unwrap(), LockAnswer::Granted(Some(_))));
     }
@@ -639,7 +644,7 @@ fn dozens_of_threads_wait_for_parts_of_a_held_lock() {
 fn a_client_with_all_its_locks_waits_to_change_one() {
     let mut lockers = Lockers::start(9, BTreeSet::new(), 0, &config());
     for client in [1, 2] {
-        lockers.hold(0, client, &HoldLocks::default(), &config()).unwrap();
+        lockers.hold(0, client, &begin(9), &config()).unwrap();
         for at in 1..=3 {
             lockers.set(0, client, &set(at, 9, file_lock(1, 10 * at, 10 * at, LockMode::Read)), &config()).unwrap();
         }
@@ -664,7 +669,7 @@ proptest! {
         const MODES: [LockMode; 6] = [LockMode::Read, LockMode::Read, LockMode::Read, LockMode::Write, LockMode::Write, LockMode::Unlock];
         let mut lockers = Lockers::start(9, BTreeSet::new(), 0, &config());
         for client in [1, 2] {
-            lockers.hold(0, client, &HoldLocks::default(), &config()).unwrap();
+            lockers.hold(0, client, &begin(9), &config()).unwrap();
         }
         for (seq, (client, owner, a, b, mode, wait)) in (1..).zip(asks) {
             let ask = SetLock { wait, ..set(seq, 9, file_lock(owner, a.min(b), a.max(b), MODES[mode])) };
@@ -681,16 +686,16 @@ proptest! {
 #[test]
 fn a_client_that_was_never_on_record_may_come_back() {
     let mut lockers = Lockers::start(9, BTreeSet::new(), 0, &config());
-    let begin = |lockers: &mut Lockers| lockers.hold(0, 1, &HoldLocks::default(), &config());
-    let table = begin(&mut lockers).unwrap().table;
+    let begins = |lockers: &mut Lockers| lockers.hold(0, 1, &begin(lockers.number), &config());
+    let table = begins(&mut lockers).unwrap().table;
     let write = file_lock(1, 0, 9, LockMode::Write);
     assert!(matches!(lockers.set(0, 1, &set(1, table, write), &config()).unwrap(), LockAnswer::Granted(Some(_))));
     lockers.remove(1);
-    assert!(begin(&mut lockers).is_err(), "its locks are not free yet");
+    assert!(begins(&mut lockers).is_err(), "its locks are not free yet");
     assert!(lockers.note().is_none(), "the record never listed it");
-    let again = begin(&mut lockers).unwrap();
+    let again = begins(&mut lockers).unwrap();
     assert!(again.table > table && !again.lost);
-    lockers.hold(0, 2, &HoldLocks::default(), &config()).unwrap();
+    lockers.hold(0, 2, &begin(lockers.number), &config()).unwrap();
     let other = lockers.clients[&2].table;
     assert!(matches!(lockers.set(0, 2, &set(1, other, write), &config()).unwrap(), LockAnswer::Granted(Some(_))));
 }

@@ -72,6 +72,12 @@ fn p12_a_manager_whose_disk_is_nearly_full_serves_what_needs_no_room() {
     group.remove(at, "b").unwrap();
 }
 
+/// The request of a client that begins to hold locks.
+fn begins_to_lock(group: &Group, at: usize) -> HoldLocks {
+    let next_table = group.manager(at).core().map_or(0, |core| core.soft.locks.next_table());
+    HoldLocks { next_table, ..HoldLocks::default() }
+}
+
 /// What was queued when the disk got full is answered, too.
 #[test]
 fn p14_no_request_waits_for_room() {
@@ -107,14 +113,14 @@ fn p14_no_report_waits_for_room() {
     group.hosts[at].disk.set_capacity(space.capacity_bytes - space.free_bytes + 100);
     for _ in 0..20 {
         assert_eq!(group.ask_as(at, Role::Node, &beat).unwrap_err().code(), Code::Unavailable);
-        assert_eq!(group.ask(at, &HoldLocks::default()).unwrap_err().code(), Code::Unavailable);
+        assert_eq!(group.ask(at, &begins_to_lock(&group, at)).unwrap_err().code(), Code::Unavailable);
         group.ask_as(at, Role::Node, &idle).unwrap();
         group.ticks(5);
         assert!(waiting(&group) <= 3, "{} requests wait", waiting(&group));
     }
     group.leave_free(at, PLENTY);
     group.ask_as(at, Role::Node, &beat).unwrap();
-    group.ask(at, &HoldLocks::default()).unwrap();
+    group.ask(at, &begins_to_lock(&group, at)).unwrap();
     assert_eq!(waiting(&group), 0);
 }
 
@@ -159,7 +165,7 @@ fn p8_a_manager_alone_applies_what_found_no_room_and_serves_again() {
         assert!(error.is_retryable(), "{error}");
         let error = group.lookup(at, "d").unwrap_err();
         assert!(error.code() == Code::NoSpace && error.message.contains("free space"), "{error}");
-        let error = group.ask(at, &HoldLocks::default()).unwrap_err();
+        let error = group.ask(at, &begins_to_lock(&group, at)).unwrap_err();
         assert!(error.is_retryable(), "a client would take it for the loss of its locks: {error}");
         group.manager(at).db().unwrap().fail_next_commit(FailPoint::CommitFull);
         group.ticks(30);
