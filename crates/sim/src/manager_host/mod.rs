@@ -208,6 +208,18 @@ impl ManagerHost {
         self.own_answers.clear();
     }
 
+    /// The process loses the lead, which no other takes, and leads anew: it forgets what is in memory, and its connections stay.
+    ///
+    /// # Errors
+    /// Why it does not read what it has on disk.
+    pub fn lead_anew(&mut self) -> Result<(), String> {
+        let incarnation = self.incarnation;
+        self.kill();
+        self.start()?;
+        self.incarnation = incarnation;
+        Ok(())
+    }
+
     /// Powers the machine off; `kind` decides about unsynced bytes of the log.
     pub fn power_off(&mut self, kind: CrashKind) {
         // The crash must see the disk as the process left it.

@@ -26,7 +26,9 @@ impl<H: Host> MountWorld<H> {
                 self.manager.kill();
                 self.manager_gone();
             }
+            Fault::DelayClaim(mount) => self.mounts[mount].delays_claim = true,
             Fault::StartManager => self.start_manager(),
+            Fault::LeadAnew => self.lead_anew(),
             Fault::FailSpoolAtStart(mount, ms) => self.mounts[mount].fails_at_start_ms = Some(ms),
             Fault::FailSpool(mount) => {
                 self.fail_spool(mount);
@@ -69,7 +71,8 @@ impl<H: Host> MountWorld<H> {
         self.mounts[mount].cut_until_ns = until_ns;
         self.model.borrow_mut().cut_off(mount, self.now_ns, until_ns);
         if self.rng.percent(50) {
-            self.break_connection(mount);
+            let after_ns = self.rng.between(0, ms) as i64 * MS;
+            self.push(self.now_ns + after_ns, Event::Fault(Fault::Break(mount)));
         }
     }
 
@@ -114,6 +117,7 @@ impl<H: Host> MountWorld<H> {
         for mount in 0..self.mounts.len() {
             self.mend(mount);
             self.mounts[mount].fails_at_start_ms = None;
+            self.mounts[mount].delays_claim = false;
             self.mounts[mount].cut_until_ns = self.mounts[mount].cut_until_ns.min(self.now_ns + 5_000 * MS);
         }
         self.start_manager();

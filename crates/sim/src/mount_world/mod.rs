@@ -19,7 +19,7 @@ use crate::manager_host::ManagerHost;
 use crate::mount_host::env::Env;
 use crate::mount_host::executor::{Executor, Owner};
 use crate::mount_host::fs::FileSystem;
-use crate::mount_host::link::Link;
+use crate::mount_host::link::{Link, Outgoing};
 use crate::mount_host::store::Store;
 use crate::oracle::Violation;
 use crate::plan::Rng;
@@ -80,6 +80,7 @@ enum Event {
     ToMount { connection: u64, message: ToMount },
     Dialled { owner: Owner },
     CallTimeout { owner: Owner, ticket: u64 },
+    Send { owner: Owner, message: Outgoing },
     MountNotices { connection: u64 },
     ManagerNotices { connection: u64, end: End },
     StartMount(usize),
@@ -172,6 +173,8 @@ struct Slot<H> {
     /// It dies when its next commit reaches the manager: whether the commit is carried out, whether its machine dies,
     /// and for how long, ms.
     dies_at_commit: Option<(bool, bool, u64)>,
+    /// Its connection breaks when it says what locks it holds, which arrives late.
+    delays_claim: bool,
     /// The number of files that could not be stored at the unmount.
     unmounted: Rc<Cell<Option<usize>>>,
 }
@@ -270,6 +273,7 @@ impl<H: Host> MountWorld<H> {
             cut_until_ns: 0,
             losses: 0,
             dies_at_commit: None,
+            delays_claim: false,
             unmounted: Rc::default(),
         });
         let shared = Shared::default();
@@ -422,6 +426,7 @@ impl<H: Host> MountWorld<H> {
             Event::ToMount { connection, message } => self.arrive_at_mount(connection, message),
             Event::Dialled { owner } => self.dialled(owner),
             Event::CallTimeout { owner, ticket } => self.call_timeout(owner, ticket),
+            Event::Send { owner, message } => self.send_late(owner, message),
             Event::MountNotices { connection } => self.mount_notices(connection),
             Event::ManagerNotices { connection, end } => self.manager_notices(connection, end),
             Event::StartMount(index) => self.start_mount(index),

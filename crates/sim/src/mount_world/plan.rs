@@ -10,6 +10,8 @@ use crate::plan::Rng;
 pub enum Fault {
     /// The connection of a mount breaks.
     Break(usize),
+    /// What a mount says next of its locks arrives late, after the manager has led anew.
+    DelayClaim(usize),
     /// The messages of a mount wait for so long, ms.
     CutOff(usize, u64),
     /// The process of a mount is killed (or its machine loses power); a new one starts on the same spool after so long, ms.
@@ -36,6 +38,8 @@ pub enum Fault {
     KillManager,
     /// It starts again.
     StartManager,
+    /// It loses the lead and gets it again, in the same process.
+    LeadAnew,
     /// The next operations of a spool's disk fail.
     FailSpool(usize),
     /// A spool's disk fails when the mount's next process starts, for so long, ms.
@@ -130,7 +134,7 @@ impl Plan {
     fn draw_faults(&mut self, rng: &mut Rng) {
         for _ in 0..rng.between(1, 4) {
             let (at, mount) = (rng.between(1, FAULTS_WITHIN_MS), rng.between(0, self.mounts as u64 - 1) as usize);
-            match rng.between(0, 9) {
+            match rng.between(0, 10) {
                 0..=2 => self.faults.push((at, Fault::Break(mount))),
                 3 | 4 => self.faults.push((at, Fault::CutOff(mount, rng.between(50, 4_500)))),
                 5 | 6 => {
@@ -141,7 +145,8 @@ impl Plan {
                     self.faults.push((at, Fault::KillManager));
                     self.faults.push((at + rng.between(1, 1_000), Fault::StartManager));
                 }
-                8 => {
+                8 => self.faults.push((at, Fault::LeadAnew)),
+                9 => {
                     self.faults.push((at, Fault::FailSpool(mount)));
                     self.faults.push((at + rng.between(1, 800), Fault::MendSpool(mount)));
                 }
@@ -162,6 +167,12 @@ impl Plan {
         (self.names, self.pause_ms, self.operations) = (1, rng.between(60, 150), rng.between(60, 90) as usize);
         let mount = self.mount(rng);
         self.faults.push((rng.between(100, 2_000), Fault::CutOff(mount, rng.between(3_200, 4_500))));
+        if rng.percent(40) {
+            self.faults.push((rng.between(3_000, 9_000), Fault::LeadAnew));
+        }
+        if rng.percent(40) {
+            self.faults.push((rng.between(0, 3_000), Fault::DelayClaim(self.mount(rng))));
+        }
     }
 
     /// A mount dies while files wait in its spool: because it was cut off, or before it hears of its commit.

@@ -2,9 +2,11 @@
 //!
 //! A connection delivers the messages of each direction in order, after a delay, or breaks. Requests that the client sends
 //! from several threads keep their order once they are sent. An answer may reach its waiting task later than a recall
-//! that was sent after it reaches the recall's handler, because another thread handles it; the reverse cannot happen. Each
-//! side learns of a break at a time of its own. While a mount is *cut off*, its messages wait.
+//! that was sent after it reaches the recall's handler, because another thread handles it; the reverse cannot happen. Nor has the
+//! answer to a recall an order with requests: the thread that sends it may be slow. Each side learns of a break at a time of its own.
+//! What a mount sent before it gave a connection up may arrive long afterwards. While a mount is *cut off*, its messages wait.
 
+use super::plan::Fault;
 use super::{Event, Host, MountWorld};
 use crate::manager_host::Outcome;
 use crate::mount_host::executor::Owner;
@@ -23,6 +25,10 @@ const MS: i64 = 1_000_000;
 const REDIAL_NS: i64 = 20 * MS;
 /// A dial is given up after this long.
 const DIAL_TIMEOUT_NS: i64 = 300 * MS;
+/// The answer to a recall is sent late by at most this, ms.
+const SLOW_RECALL_MS: u64 = 2_000;
+/// What was sent over a connection before it was given up arrives late by at most this, ms: longer than locks last.
+const LATE_MS: u64 = 8_000;
 
 /// A message to the manager.
 pub enum ToManager {
@@ -57,6 +63,8 @@ pub struct Connection {
     manager: u64,
     /// Neither side gets anything more over it.
     broken: bool,
+    /// The mount has given it up, or will. What it sent before arrives at the manager then.
+    late_ns: Option<i64>,
     /// The manager has not learned of its end.
     known: bool,
     last_to_manager_ns: i64,
@@ -81,8 +89,20 @@ impl<H: Host> MountWorld<H> {
                     let timeout_ns = self.now_ns + *timeout_ms as i64 * MS;
                     self.push(timeout_ns, Event::CallTimeout { owner: link.owner(), ticket: *ticket });
                 }
+                if matches!(message, Outgoing::Recalled { .. }) && self.rng.percent(self.plan.slow_percent) {
+                    let after_ns = self.rng.between(1, SLOW_RECALL_MS) as i64 * MS;
+                    self.push(self.now_ns + after_ns, Event::Send { owner: link.owner(), message });
+                    continue;
+                }
                 self.send(index, message);
             }
+        }
+    }
+
+    /// Sends what a mount was slow to send, if its process lives.
+    pub(super) fn send_late(&mut self, owner: Owner, message: Outgoing) {
+        if self.owner(owner.index) == owner && self.mounts[owner.index].link.is_some() {
+            self.send(owner.index, message);
         }
     }
 
@@ -131,6 +151,7 @@ impl<H: Host> MountWorld<H> {
             owner,
             manager: self.manager.incarnation,
             broken: false,
+            late_ns: None,
             known: true,
             last_to_manager_ns: 0,
             last_to_mount_ns: 0,
@@ -155,7 +176,12 @@ impl<H: Host> MountWorld<H> {
             Outgoing::Recalled { connection: of, .. } if of != number => return,
             Outgoing::Recalled { token, .. } => ToManager::Recalled { token },
         };
+        let is_claim = matches!(message, ToManager::Request { kind: Kind::HoldLocks, .. });
+        let owner = connection.owner;
         self.push(at_ns, Event::ToManager { connection: number, message });
+        if is_claim && std::mem::take(&mut self.mounts[owner.index].delays_claim) {
+            self.delay_claim(owner.index);
+        }
     }
 
     /// A message arrives at the manager.
@@ -165,6 +191,10 @@ impl<H: Host> MountWorld<H> {
         if connection.broken || !serves {
             return;
         }
+        let is_late = connection.late_ns.is_some();
+        if let Some(late_ns) = connection.late_ns.filter(|late_ns| *late_ns > self.now_ns) {
+            return self.push(late_ns, Event::ToManager { connection: number, message });
+        }
         let (owner, mut dies) = (connection.owner, None);
         match message {
             ToManager::Recalled { token } => {
@@ -173,7 +203,7 @@ impl<H: Host> MountWorld<H> {
                 self.manager.answer(self.now_ns, answer);
             }
             ToManager::Request { ticket, kind, body } => {
-                if kind == Kind::Commit {
+                if kind == Kind::Commit && !is_late {
                     dies = self.mounts[owner.index].dies_at_commit.take();
                 }
                 if let Some((false, power_loss, back_ms)) = dies {
@@ -182,7 +212,9 @@ impl<H: Host> MountWorld<H> {
                 }
                 self.record(|| format!("mount {} -> {} {ticket}", owner.index, describe(kind, &body)));
                 self.tickets.insert(ticket, (number, kind));
-                if matches!(kind, Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::HoldLocks) {
+                let is_of_locks = matches!(kind, Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::HoldLocks);
+                // A late one may name locks that are lost: then the manager has heard nothing.
+                if is_of_locks && !is_late {
                     self.shared.heard_of_locks(owner.index, self.now_ns);
                 }
                 let client_id = client_id(owner);
@@ -262,7 +294,9 @@ impl<H: Host> MountWorld<H> {
 
     /// A message arrives at a mount.
     pub(super) fn arrive_at_mount(&mut self, number: u64, message: ToMount) {
-        let Some(connection) = self.connections.get_mut(&number).filter(|c| !c.broken) else { return };
+        let Some(connection) = self.connections.get_mut(&number).filter(|c| !c.broken && c.late_ns.is_none()) else {
+            return;
+        };
         let owner = connection.owner;
         if let ToMount::Answer { ticket, .. } = &message {
             connection.open.remove(ticket);
@@ -296,23 +330,42 @@ impl<H: Host> MountWorld<H> {
 
     // --- ends of connections --------------------------------------------------------------------------------------
 
-    /// The connection of a mount breaks. Each side learns of it later.
+    /// The connection of a mount breaks. Each side learns of it later. What is on its way to the manager is lost, or arrives late.
     pub(super) fn break_connection(&mut self, index: usize) {
-        let Line::Open(number) = self.mounts[index].line else { return };
-        let (mount_ns, manager_ns) = (self.rng.between(0, 400), self.rng.between(0, 2_000));
-        if let Some(connection) = self.connections.get_mut(&number) {
-            connection.broken = true;
-        }
+        let is_late = self.rng.percent(40);
+        let after_ms = self.rng.between(0, if is_late { LATE_MS } else { 2_000 });
+        self.break_line(index, after_ms, is_late);
+    }
+
+    /// As [`MountWorld::break_connection`]; the manager learns of it after so long, and then gets what `is_late`. Returns when that is.
+    fn break_line(&mut self, index: usize, after_ms: u64, is_late: bool) -> i64 {
         let cut_ns = (self.mounts[index].cut_until_ns - self.now_ns).max(0);
-        self.push(self.now_ns + mount_ns as i64 * MS, Event::MountNotices { connection: number });
-        let manager_ns = manager_ns as i64 * MS + cut_ns;
-        self.push(self.now_ns + manager_ns, Event::ManagerNotices { connection: number, end: End::Broken });
+        let mut manager_ns = self.now_ns + after_ms as i64 * MS + cut_ns;
+        let Line::Open(number) = self.mounts[index].line else { return manager_ns };
+        if let Some(connection) = self.connections.get_mut(&number) {
+            connection.broken |= !is_late;
+            if is_late {
+                manager_ns = manager_ns.max(connection.last_to_manager_ns);
+                (connection.late_ns, connection.last_to_manager_ns) = (Some(manager_ns), manager_ns);
+            }
+        }
+        let mount_ms = self.rng.between(0, 400);
+        self.push(self.now_ns + mount_ms as i64 * MS, Event::MountNotices { connection: number });
+        self.push(manager_ns + 1, Event::ManagerNotices { connection: number, end: End::Broken });
+        manager_ns
+    }
+
+    /// What a mount says of its locks is stuck in its connection, which breaks. It arrives just after the manager leads anew.
+    fn delay_claim(&mut self, index: usize) {
+        let (late_ms, before_ms) = (self.rng.between(50, LATE_MS), self.rng.between(1, 50));
+        let late_ns = self.break_line(index, late_ms, true);
+        self.push(late_ns - before_ms as i64 * MS, Event::Fault(Fault::LeadAnew));
     }
 
     /// A mount learns that its connection is gone.
     pub(super) fn mount_notices(&mut self, number: u64) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
-        connection.broken = true;
+        connection.broken |= connection.late_ns.is_none();
         let owner = connection.owner;
         let open: Vec<u64> = std::mem::take(&mut connection.open).into_iter().collect();
         if self.owner(owner.index) != owner {
@@ -347,6 +400,18 @@ impl<H: Host> MountWorld<H> {
         let event = ManagerEvent::ConnectionClosed { connection: number, end, client_gone };
         self.manager.event(self.now_ns, event);
         self.pump_manager();
+    }
+
+    /// The manager leads anew in the same process: who waits for an answer is told to ask again.
+    pub(super) fn lead_anew(&mut self) {
+        if !self.manager.is_running() {
+            return;
+        }
+        self.manager.lead_anew().expect("a manager starts on its own disk");
+        for ticket in self.tickets.keys().copied().collect::<Vec<_>>() {
+            self.send_answer(ticket, Err(Error::new(Code::Unavailable, "this manager does not lead")));
+        }
+        self.lead();
     }
 
     /// The manager's process is gone, and all connections with it.
