@@ -130,19 +130,17 @@ impl Lockers {
         self.may_differ = clients != self.noted;
         if !self.may_differ {
             // Clients that were gone before a record listed them: no later one will leave them out.
-            std::mem::take(&mut self.expired).into_iter().for_each(|client_id| self.table.end(client_id));
+            self.table.end(&std::mem::take(&mut self.expired));
         }
         self.may_differ.then(|| NoteLockers { client_ids: clients.into_iter().collect() })
     }
 
     /// The record now lists `clients`: frees the locks of expired clients that it leaves out.
     pub fn noted(&mut self, clients: BTreeSet<u64>) {
-        for client_id in std::mem::take(&mut self.expired) {
-            match clients.contains(&client_id) {
-                true => _ = self.expired.insert(client_id),
-                false => self.table.end(client_id),
-            }
-        }
+        let ended: BTreeSet<u64>;
+        (self.expired, ended) =
+            std::mem::take(&mut self.expired).into_iter().partition(|client_id| clients.contains(client_id));
+        self.table.end(&ended);
         self.missed.retain(|client_id| clients.contains(client_id));
         (self.noted, self.may_differ) = (clients, true);
     }
@@ -194,7 +192,7 @@ impl Lockers {
         if loses {
             // It begins again with table 0. So a client on record has heard of its losses, and claims no lock that it
             // lost, should this answer not arrive and the manager restart.
-            self.table.end(client_id);
+            self.table.end(&BTreeSet::from([client_id]));
             return Ok(HoldLocksReply { lease_ms, lost: true, ..Default::default() });
         }
         for (fence, lock) in request.held.iter().filter_map(|lock| Some((lock.fence?, lock))) {

@@ -121,16 +121,19 @@ impl File {
         (before, after)
     }
 
-    /// Removes all locks and requests of a client. Returns whether there were any.
-    fn end(&mut self, client_id: u64) -> bool {
-        let (first, last) = (Owner { client_id, number: 0 }, Owner { client_id, number: u64::MAX });
+    /// Removes all locks and requests of clients. Returns whether there were any.
+    fn end(&mut self, clients: &BTreeSet<u64>) -> bool {
         let before = self.held.len() + self.queue.len();
-        let owners: Vec<Owner> = self.held.range(first..=last).map(|(owner, _)| *owner).collect();
-        for owner in owners {
-            self.set(owner, Bytes { start: 0, end: u64::MAX }, None);
+        let ended: Vec<u64> = self.fences.keys().copied().filter(|client_id| clients.contains(client_id)).collect();
+        for client_id in ended {
+            let (first, last) = (Owner { client_id, number: 0 }, Owner { client_id, number: u64::MAX });
+            let owners: Vec<Owner> = self.held.range(first..=last).map(|(owner, _)| *owner).collect();
+            for owner in owners {
+                self.set(owner, Bytes { start: 0, end: u64::MAX }, None);
+            }
+            self.fences.remove(&client_id);
         }
-        self.fences.remove(&client_id);
-        self.queue.retain(|w| w.ticket.client_id != client_id);
+        self.queue.retain(|w| !clients.contains(&w.ticket.client_id));
         self.held.len() + self.queue.len() != before
     }
 
@@ -299,19 +302,22 @@ impl LockTable {
         Some(want)
     }
 
-    /// Removes all locks and waiting requests of a client.
-    pub fn end(&mut self, client_id: u64) {
+    /// Removes all locks and waiting requests of clients, in as many steps as there are locks of all.
+    pub fn end(&mut self, clients: &BTreeSet<u64>) {
+        if clients.is_empty() {
+            return;
+        }
         let mut touched = Vec::new();
         for (&ino, file) in &mut self.files {
-            if file.end(client_id) {
+            if file.end(clients) {
                 touched.push(ino);
             }
         }
-        self.waits.retain(|owner, _| owner.client_id != client_id);
-        self.tickets.retain(|ticket, _| ticket.client_id != client_id);
-        self.waiting.remove(&client_id);
-        self.counts.remove(&client_id);
-        self.owned.retain(|owner, _| owner.client_id != client_id);
+        self.waits.retain(|owner, _| !clients.contains(&owner.client_id));
+        self.tickets.retain(|ticket, _| !clients.contains(&ticket.client_id));
+        self.waiting.retain(|client_id, _| !clients.contains(client_id));
+        self.counts.retain(|client_id, _| !clients.contains(client_id));
+        self.owned.retain(|owner, _| !clients.contains(&owner.client_id));
         touched.into_iter().for_each(|ino| self.settle(ino));
     }
 

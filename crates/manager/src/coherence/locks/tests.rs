@@ -48,7 +48,7 @@ fn a_fence_ends_with_the_last_lock_of_its_client() {
     assert_eq!(table.fence(INO, 2), None);
     let next = table.take_granted()[0].1;
     assert!(next.number > fence.number && table.fence(INO, 3) == Some(next));
-    table.end(3);
+    table.end(&BTreeSet::from([3]));
     assert_eq!(table.fence(INO, 3), None);
 }
 
@@ -188,7 +188,7 @@ enum Step {
     Lock { number: u64, ino: u64, a: u64, b: u64, write: bool, families: u8, wait: bool },
     Unlock { number: u64, ino: u64, a: u64, b: u64 },
     Cancel(usize),
-    End(u64),
+    End(BTreeSet<u64>),
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -198,7 +198,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         ),
         5 => (0u64..6, 1u64..3, 0u64..12, 0u64..12).prop_map(|(number, ino, a, b)| Step::Unlock { number, ino, a, b }),
         1 => (0usize..8).prop_map(Step::Cancel),
-        1 => (1u64..4).prop_map(Step::End),
+        1 => proptest::collection::btree_set(1u64..4, 1..3).prop_map(Step::End),
     ];
     proptest::collection::vec(step, 1..60)
 }
@@ -333,10 +333,10 @@ proptest! {
                         prop_assert_eq!(table.cancel(ticket), Some(want));
                     }
                 }
-                Step::End(client_id) => {
-                    table.end(client_id);
-                    waiting.retain(|(t, _)| t.client_id != client_id);
-                    model.values_mut().for_each(|h| h.retain(|owner, _| owner.client_id != client_id));
+                Step::End(clients) => {
+                    table.end(&clients);
+                    waiting.retain(|(t, _)| !clients.contains(&t.client_id));
+                    model.values_mut().for_each(|h| h.retain(|owner, _| !clients.contains(&owner.client_id)));
                 }
             }
             search_is_complete(&table)?;
@@ -394,7 +394,7 @@ proptest! {
                     let waiting = table.files.values().flat_map(|file| &file.queue).nth(which).map(|waiter| waiter.ticket);
                     waiting.map(|ticket| table.cancel(ticket));
                 }
-                Step::End(client_id) => table.end(client_id),
+                Step::End(clients) => table.end(&clients),
             }
             search_is_complete(&table)?;
             locks_and_requests_are_counted(&table)?;
