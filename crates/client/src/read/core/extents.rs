@@ -4,15 +4,29 @@ use super::*;
 use tessera_wire::meta::{ListExtents, ListExtentsReply};
 use tessera_wire::{Extent, WrongContent};
 
-/// Most pages cached; a reader that returns to an evicted one requests it again.
-const MAX_PAGES: usize = 64;
+/// Most extents cached; a reader that returns to an evicted page requests it again.
+const MAX_EXTENTS: usize = 16_384;
+/// A request covers at least this many bytes of the version. Each covers twice as many as the one before it, so that a reader at random
+/// places soon knows all extents, and one that reads few bytes asks for few.
+const FIRST_REACH_BYTES: u64 = AHEAD_BYTES;
+/// No request covers more bytes than this, unless a read does.
+const MAX_REACH_BYTES: u64 = 1 << 30;
 
-/// The pages known.
-#[derive(Debug, Default)]
+/// The pages known. They do not overlap.
+#[derive(Debug)]
 pub(super) struct Pages {
     by_start: BTreeMap<u64, Page>,
     /// Offset that the request in flight starts at.
     pub asked: Option<u64>,
+    reach_bytes: u64,
+    extents: usize,
+    uses: u64,
+}
+
+impl Default for Pages {
+    fn default() -> Self {
+        Pages { by_start: BTreeMap::new(), asked: None, reach_bytes: FIRST_REACH_BYTES, extents: 0, uses: 0 }
+    }
 }
 
 #[derive(Debug)]
@@ -24,12 +38,16 @@ struct Page {
     names: HashMap<u64, Hash>,
     /// Those of the chunks that are packs.
     packs: BTreeSet<u64>,
+    /// Number of its last use.
+    used: u64,
 }
 
 impl Pages {
     /// The extent that holds byte `at`, and its chunk unless it is a hole.
-    pub fn find(&self, at: u64) -> Option<(Extent, Option<ChunkInfo>)> {
-        let (_, page) = self.by_start.range(..=at).next_back().filter(|(_, page)| at < page.end)?;
+    pub fn find(&mut self, at: u64) -> Option<(Extent, Option<ChunkInfo>)> {
+        let (_, page) = self.by_start.range_mut(..=at).next_back().filter(|(_, page)| at < page.end)?;
+        self.uses += 1;
+        page.used = self.uses;
         let place = page.extents.partition_point(|e| e.offset + e.len_bytes <= at);
         let extent = page.extents.get(place)?;
         Some((*extent, page.chunks.get(&extent.chunk_id).cloned()))
@@ -59,15 +77,39 @@ impl Pages {
 
     /// Forgets the pages that name a pack.
     pub fn forget(&mut self, chunk_id: u64) {
-        self.by_start.retain(|_, page| !page.packs.contains(&chunk_id));
+        let naming = self.by_start.iter().filter(|(_, page)| page.packs.contains(&chunk_id)).map(|(start, _)| *start);
+        naming.collect::<Vec<u64>>().into_iter().for_each(|start| self.remove(start));
     }
 
-    fn insert(&mut self, start: u64, page: Page) {
-        assert!(start < page.end, "an empty page at {start}");
-        if self.by_start.len() >= MAX_PAGES {
-            self.by_start.pop_first();
+    fn remove(&mut self, start: u64) {
+        if let Some(page) = self.by_start.remove(&start) {
+            self.extents -= page.extents.len();
         }
+    }
+
+    /// Adds a page instead of those that begin in it. The pages that were used least recently make room.
+    fn insert(&mut self, start: u64, mut page: Page) {
+        assert!(start < page.end, "an empty page at {start}");
+        let covered: Vec<u64> = self.by_start.range(start..page.end).map(|(start, _)| *start).collect();
+        covered.into_iter().for_each(|start| self.remove(start));
+        self.extents += page.extents.len();
+        self.uses += 1;
+        page.used = self.uses;
         self.by_start.insert(start, page);
+        while self.extents > MAX_EXTENTS && self.by_start.len() > 1 {
+            let oldest = self.by_start.iter().min_by_key(|(_, page)| page.used).map(|(start, _)| *start);
+            oldest.into_iter().for_each(|start| self.remove(start));
+            // Not all of them fit: what is asked for beside what is wanted is forgotten before it is used.
+            self.reach_bytes = (self.reach_bytes / 4).max(FIRST_REACH_BYTES);
+        }
+    }
+
+    /// How many bytes from `from` on to ask for, of which `wanted` are needed: more with each request, but none that are known.
+    fn reach(&mut self, from: u64, wanted: u64) -> u64 {
+        let reach_bytes = self.reach_bytes;
+        self.reach_bytes = (2 * reach_bytes).min(MAX_REACH_BYTES);
+        let next = self.by_start.range(from + 1..).next().map_or(u64::MAX, |(start, _)| *start);
+        wanted.max(reach_bytes).min(next - from)
     }
 }
 
@@ -80,8 +122,8 @@ impl ReadCore {
         }
         self.pages.asked = Some(from);
         let known_map_version = self.view.read().known_version();
-        let request =
-            ListExtents { session_id: self.session.lease.id, offset: from, len_bytes: end - from, known_map_version };
+        let len_bytes = self.pages.reach(from, end - from);
+        let request = ListExtents { session_id: self.session.lease.id, offset: from, len_bytes, known_map_version };
         self.rpcs.ask_manager(self.now, &request, Purpose::Extents { offset: from }, &self.options);
     }
 
@@ -106,7 +148,8 @@ impl ReadCore {
         let chunks: HashMap<u64, ChunkInfo> = reply.chunks.into_iter().map(|c| (c.chunk_id, c)).collect();
         match check(offset, &reply.extents, &chunks, reply.next_offset) {
             Ok(start) if start < reply.next_offset => {
-                self.pages.insert(start, Page { end: reply.next_offset, extents: reply.extents, chunks, names, packs });
+                let page = Page { end: reply.next_offset, extents: reply.extents, chunks, names, packs, used: 0 };
+                self.pages.insert(start, page);
             }
             Ok(_) => {
                 // No extents, though more were expected: the version is shorter than the manager said.
@@ -226,11 +269,56 @@ mod tests {
         }
     }
 
+    fn page(end: u64, extents: Vec<Extent>) -> Page {
+        Page { end, extents, chunks: chunks(), names: HashMap::new(), packs: BTreeSet::new(), used: 0 }
+    }
+
+    #[test]
+    fn the_pages_used_least_recently_make_room() {
+        let mut pages = Pages::default();
+        let most = MAX_EXTENTS as u64;
+        let bytes = |from: u64, to: u64| page(to, (from..to).map(|at| extent(at, 1, 0, 0)).collect());
+        pages.insert(0, bytes(0, 10));
+        pages.insert(10, bytes(10, 20));
+        assert!(pages.find(0).is_some());
+        pages.insert(20, bytes(20, most + 10));
+        assert!(pages.find(0).is_some() && pages.find(10).is_none() && pages.find(20).is_some());
+        // One page may be longer than all together may be.
+        pages.insert(most + 10, bytes(most + 10, 3 * most));
+        assert!(pages.find(20).is_none() && pages.find(2 * most).is_some());
+        assert_eq!(pages.reach(4 * most, 1), FIRST_REACH_BYTES, "not all fit");
+        assert_eq!(pages.by_start.len(), 1);
+    }
+
+    /// A page that covers others takes their place: else bytes behind a short one would not be found.
+    #[test]
+    fn pages_do_not_overlap() {
+        let mut pages = Pages::default();
+        pages.insert(20, page(30, vec![extent(20, 10, 0, 0)]));
+        pages.insert(40, page(50, vec![extent(40, 10, 0, 0)]));
+        pages.insert(10, page(45, vec![extent(10, 35, 0, 0)]));
+        assert!((10..45).all(|at| pages.find(at).is_some_and(|(extent, _)| extent.offset == 10)));
+        assert!(pages.find(45).is_none());
+        assert_eq!(pages.extents, 1);
+    }
+
+    /// Each request covers more than the one before it, and nothing that is known, until not all fit.
+    #[test]
+    fn requests_reach_farther_each_time() {
+        let mut pages = Pages::default();
+        assert_eq!(pages.reach(5, 100), FIRST_REACH_BYTES);
+        assert_eq!(pages.reach(5, 3 * FIRST_REACH_BYTES), 3 * FIRST_REACH_BYTES);
+        pages.insert(20, page(30, vec![extent(20, 10, 0, 0)]));
+        assert_eq!((pages.reach(5, 100), pages.reach(30, 100)), (15, 8 * FIRST_REACH_BYTES));
+        (0..60).for_each(|_| _ = pages.reach(30, 1));
+        assert_eq!(pages.reach(30, 1), MAX_REACH_BYTES);
+    }
+
     #[test]
     fn pages_find_their_bytes() {
         let mut pages = Pages::default();
         let extents = vec![extent(0, 50, 1, 50), extent(50, 10, 0, 0)];
-        pages.insert(0, Page { end: 60, extents, chunks: chunks(), names: HashMap::new(), packs: BTreeSet::new() });
+        pages.insert(0, page(60, extents));
         assert_eq!(pages.find(49).unwrap().0.chunk_id, 1);
         assert!(pages.find(50).unwrap().1.is_none());
         assert!(pages.find(60).is_none());

@@ -294,7 +294,7 @@ impl ReadCore {
     }
 
     /// In a bulk read, the pack that holds the first bytes of the file, unless the cache has it.
-    pub(crate) fn pack_to_fetch(&self) -> Option<u64> {
+    pub(crate) fn pack_to_fetch(&mut self) -> Option<u64> {
         if !self.params.bulk {
             return None;
         }

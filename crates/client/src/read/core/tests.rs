@@ -231,6 +231,21 @@ fn long_files_are_read_in_pages_of_extents_within_the_window() {
     }
 }
 
+/// The first reads at random places teach the reader all extents: it does not ask the manager at each place.
+#[test]
+fn reads_at_random_places_ask_for_few_pages_of_extents() {
+    let bytes = data(40 << 20, 12);
+    let mut drive = stored(6, "ec:4+2", &bytes, 64 << 10);
+    let mut core = drive.reader("f", ChunkCache::shared(8 << 20), 0, 0);
+    for id in 1..=1_000u64 {
+        let at = (id.wrapping_mul(0x9e37_79b9_7f4a_7c15) % (bytes.len() as u64 - 4_096)) as usize;
+        let read = drive.read_with(&mut core, id, at as u64, 4_096, false).unwrap();
+        assert!(read == bytes[at..at + 4_096], "{at}");
+    }
+    let asked = drive.cluster.count("ListExtents");
+    assert!(asked <= 20, "{asked} requests for the extents of 640 chunks");
+}
+
 /// P2: small reads move few bytes and are verified; with damage they are still right.
 #[test]
 fn small_reads_fetch_groups_and_survive_damage() {
