@@ -57,3 +57,30 @@ fn times_before_1970_are_those_that_were_set() {
         }
     });
 }
+
+/// Another mount changes the directory that a program works in, and the one above it: it is still where it was.
+#[test]
+fn a_working_directory_stays_where_it_is_while_another_mount_changes_it() {
+    with_mounts(|m, other| {
+        fs::create_dir_all(m.at("above/dir")).unwrap();
+        let at = m.at("above/dir");
+        let program = "
+import os, sys
+os.chdir(sys.argv[1])
+other = sys.argv[2]
+for round in range(20):
+    os.stat('.')
+    os.listdir('..')
+    os.mkdir(f'{other}/above/dir/new{round}')
+    os.chmod(f'{other}/above/dir', 0o700 + round % 8)
+    os.mkdir(f'{other}/above/new{round}')
+    os.chmod(f'{other}/above', 0o710 + round % 8)
+    assert os.getcwd() == sys.argv[1]
+os.rename(f'{other}/above/dir', f'{other}/above/moved')
+assert os.stat('.').st_ino == os.stat(f'{other}/above/moved').st_ino
+";
+        let ran = Command::new("python3").args(["-c", program]).arg(&at).arg(other.at("")).output().unwrap();
+        assert!(ran.status.success(), "{}: {}", ran.status, String::from_utf8_lossy(&ran.stderr));
+        assert!(fs::metadata(&at).is_err() && m.at("above/moved").is_dir());
+    });
+}

@@ -48,6 +48,14 @@ impl Attached {
         Ok((Attached { path: path.to_path_buf(), device, serving: Some(serving), minor, entry: Some(entry) }, notifier))
     }
 
+    /// Another handle of the kernel's connection.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn device(&self) -> io::Result<OwnedFd> {
+        self.device.try_clone()
+    }
+
     /// The minor number of the file system's device.
     pub fn minor(&self) -> u32 {
         self.minor

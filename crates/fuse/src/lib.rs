@@ -14,6 +14,7 @@ pub mod backend;
 pub mod block_on;
 pub mod callers;
 pub mod counts;
+mod expiry;
 pub mod fs;
 mod guard;
 pub mod locking;

@@ -4,15 +4,14 @@ use crate::attached::{Attached, SOURCE, is_dead, is_mounted};
 use crate::backend::{FuseBackend, NoticeQueues, hear_recalls};
 use crate::block_on::block_on;
 use crate::counts::{Counts, MountMetrics};
+use crate::expiry::Expiry;
 use crate::fs::TesseraFs;
 use crate::guard::Guard;
 use crate::loopback::Loopback;
 use crate::spool::{SpoolDirectory, SpoolError, SpoolOptions};
 use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
-use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::ops::Range;
-use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -160,7 +159,8 @@ impl Mount {
         }
         let _ = core.backend.notifier.set(notifier.clone());
         read_ahead(&path);
-        let notifying = notify(&notifier, notices).map_err(refused)?;
+        let expiry = Expiry::new(attached.device().map_err(refused)?);
+        let notifying = notify(&notifier, expiry, notices).map_err(refused)?;
         let (weak, queue) = (Arc::downgrade(&core), queues.rewrites);
         spawn("rewrite", move || block_on(ops::rewrites::work(weak, queue))).map_err(refused)?;
         let weak = Arc::downgrade(&core);
@@ -270,12 +270,11 @@ fn config(options: &Options) -> Config {
     config
 }
 
-/// Starts the threads that tell the kernel what to drop.
-fn notify(notifier: &Notifier, queues: NoticeQueues) -> std::io::Result<Vec<JoinHandle<()>>> {
+/// Starts the threads that tell the kernel what to drop, or to ask for again.
+fn notify(notifier: &Notifier, expiry: Expiry, queues: NoticeQueues) -> std::io::Result<Vec<JoinHandle<()>>> {
     // A notice fails if the kernel does not have the name or the inode; that is no error.
-    let to = notifier.clone();
-    let drop_name = move |(parent, name): Name, ()| _ = to.inval_entry(INodeNo(parent), OsStr::from_bytes(&name));
-    let names = spawn("notify", move || queues.names.run(drop_name));
+    let expire_name = move |(parent, name): Name, ()| _ = expiry.expire(parent, &name);
+    let names = spawn("notify", move || queues.names.run(expire_name));
     let pages = queues.pages.into_iter().map(|queue| {
         let to = notifier.clone();
         let drop_pages = move |ino, bytes: Range<u64>| {
