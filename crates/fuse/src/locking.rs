@@ -75,6 +75,7 @@ impl LockRequest {
             end: self.end,
             pid: self.pid,
             fence: None,
+            may_be_shared: false,
         })
     }
 }

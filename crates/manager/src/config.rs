@@ -31,8 +31,8 @@ tessera_knobs::knobs! {
         lock_session_ms: u64 = 30_000;
         /// The locks of a client are released this long after its last connection was closed, unless it reconnects.
         lock_orphan_ms: u64 = 2_000;
-        /// Locks that one client may hold or wait for.
-        max_locks_per_client: usize = 1 << 16;
+        /// Locks that one client may hold or wait for. What a client asserts, up to twice as many, fits one message.
+        max_locks_per_client: usize = 1 << 16, in 1..=100_000;
         /// Most leases in memory; further entries are sent without a lease.
         max_leases: usize = 1 << 20;
         /// Commands in one group commit at most.

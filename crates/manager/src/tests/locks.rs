@@ -14,7 +14,7 @@ use tessera_wire::{Code, Error, Role};
 
 fn lock(mode: LockMode) -> FileLock {
     let (family, mode) = (LockFamily::Posix as i32, mode as i32);
-    FileLock { ino: 5, owner: 1, family, mode, start: 0, end: 9, pid: 77, fence: None }
+    FileLock { ino: 5, owner: 1, family, mode, start: 0, end: 9, pid: 77, fence: None, may_be_shared: false }
 }
 
 /// An assertion that asks for the table that the manager names to this client now.

@@ -9,6 +9,7 @@
 
 mod asked;
 mod owner;
+mod sending;
 
 use crate::backend::Backend;
 use crate::mount::Mount;
@@ -20,7 +21,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
-use tessera_failpoint as failpoint;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Error, Request};
 use tokio::sync::{Notify, RwLock};
@@ -33,6 +33,8 @@ const LOOK: Duration = Duration::from_millis(50);
 const LOOKERS: usize = 50;
 /// The least often that a waiting request checks.
 const LOOK_RARELY: Duration = Duration::from_millis(WAIT_MS / 4);
+/// How long one that gives locks up waits until the manager has received that, which a mount that is cut off need not see.
+pub(crate) const TELLING: Duration = Duration::from_secs(2);
 /// How long a request that must stop waits for the answer, which a mount that is cut off does not get.
 const STOPPING: Duration = Duration::from_secs(1);
 /// How often a request is repeated that was not answered, or that a manager did not carry out because it has just
@@ -186,11 +188,14 @@ impl<B: Backend> Locks<B> {
             return Ok(self.unlock(lock).await);
         }
         self.check_lost(key)?;
-        self.send_pending(key).await?;
+        match self.unless_interrupted(interrupted, self.send_pending(key)).await {
+            Some(sent) => sent?,
+            None => return Ok(LockOutcome::Cancelled),
+        }
         {
             let mut state = self.state.lock();
             state.waiting += 1;
-            state.owners.entry(key).or_default().begin();
+            state.owners.entry(key).or_default().begin(lock);
         }
         self.wake.notify_one();
         let done = self.lock(lock, wait, interrupted, before).await;
@@ -198,7 +203,7 @@ impl<B: Backend> Locks<B> {
         assert!(state.waiting > 0, "a lock request ends that did not begin");
         state.waiting -= 1;
         if let Some(owned) = state.owners.get_mut(&key) {
-            owned.end();
+            owned.end(lock);
             if owned.is_idle() {
                 state.owners.remove(&key);
             }
@@ -264,8 +269,15 @@ impl<B: Backend> Locks<B> {
             self.may_be_granted(lock, seq);
             return Ok(LockOutcome::Cancelled);
         };
-        let table = self.table().await?;
-        let shared = self.gate.read().await;
+        let begun = async {
+            let table = self.table().await?;
+            Ok((table, self.gate.read().await))
+        };
+        let Some(begun) = self.unless_interrupted(interrupted, begun).await else {
+            self.may_be_granted(lock, seq);
+            return Ok(LockOutcome::Cancelled);
+        };
+        let (table, shared) = begun?;
         if self.state.lock().table != table {
             return Ok(LockOutcome::Overtaken);
         }
@@ -309,6 +321,18 @@ impl<B: Backend> Locks<B> {
         Ok(reply.outcome())
     }
 
+    /// Does this, unless `interrupted` returns true.
+    async fn unless_interrupted<T>(&self, interrupted: Interrupted<'_>, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        loop {
+            match race(work.as_mut(), self.backend.sleep(self.look_every())).await {
+                Ok(done) => return Some(done),
+                Err(()) if interrupted() => return None,
+                Err(()) => {}
+            }
+        }
+    }
+
     /// Releases the locks here at once, and tells the manager, later if it cannot be reached now.
     async fn unlock(&self, lock: &FileLock) -> LockOutcome {
         self.unlock_here(lock);
@@ -334,10 +358,13 @@ impl<B: Backend> Locks<B> {
 
     /// Tells the manager what an owner gave up, later if it cannot be reached now.
     pub async fn tell(&self, ino: u64, owner: u64) {
-        if let Err(error) = self.send_pending((ino, owner)).await {
-            tracing::warn!(ino, %error, "the manager will be told later that a lock was given up");
-            self.wake.notify_one();
-        }
+        let error = match race(pin!(self.send_pending((ino, owner))), self.backend.sleep(TELLING)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(()) => format!("it has not answered for {} s", TELLING.as_secs()),
+        };
+        tracing::warn!(ino, error, "the manager will be told later that a lock was given up");
+        self.wake.notify_one();
     }
 
     /// Releases all locks of an owner on a file here. The caller calls [`Locks::tell`].
@@ -484,93 +511,6 @@ impl<B: Backend> Locks<B> {
         Ok(self.state.lock().table)
     }
 
-    /// Sends the owner's pending messages to the manager.
-    async fn send_pending(&self, key: Key) -> Result<(), Error> {
-        while let Some((next, losses)) = self.next_pending(key).await {
-            let sent = self.retry(async || self.send(next, losses).await).await;
-            let mut state = self.state.lock();
-            if state.losses == losses {
-                let owned = state.owners.get_mut(&key).expect("an owner stays while its message is sent");
-                assert!(owned.sending, "two tasks send an owner's messages");
-                owned.sending = false;
-                if sent.is_ok() {
-                    owned.message_sent();
-                }
-            }
-            drop(state);
-            self.sent.notify_waiters();
-            sent?;
-        }
-        Ok(())
-    }
-
-    /// The owner's next pending message, for the caller to send, and the number of losses by then. Waits while another
-    /// task sends one of them, or the message depends on an answer.
-    async fn next_pending(&self, key: Key) -> Option<(Pending, u64)> {
-        loop {
-            let sent = self.sent.notified();
-            {
-                let mut state = self.state.lock();
-                let losses = state.losses;
-                let owned = state.owners.get_mut(&key)?;
-                let next = if owned.sending { None } else { owned.next_message() };
-                owned.sending |= next.is_some();
-                if owned.is_idle() {
-                    state.owners.remove(&key);
-                    return None;
-                }
-                if next.is_some() || owned.pending.is_empty() {
-                    return next.map(|next| (next, losses));
-                }
-            }
-            sent.await;
-        }
-    }
-
-    /// Sends a message of an owner, unless locks were lost since.
-    async fn send(&self, message: Pending, losses: u64) -> Result<(), Error> {
-        let table = self.table().await?;
-        let lock = match message {
-            Pending::Withdraw(seq) => return self.sign_of_life(table, seq).await,
-            Pending::Set(lock) => Some(lock),
-            Pending::Again(lock) => panic!("{lock:?} is sent as what is held of it"),
-        };
-        let shared = self.gate.read().await;
-        if self.state.lock().losses != losses && !failpoint::is_active("mount.stale_lock_message_sent") {
-            return Ok(());
-        }
-        let request = SetLock { seq: self.state.lock().next_seq(), table, lock, wait: false, wait_ms: 0 };
-        match self.ask_once(&request).await {
-            Err(error) if error.code() == Code::SessionExpired => {
-                drop(shared);
-                self.assert_held(table).await?;
-                Err(Error::new(Code::Unavailable, error.message))
-            }
-            Ok(reply) if matches!(reply.outcome(), LockOutcome::Overtaken | LockOutcome::Grace) => {
-                Err(Error::new(Code::Unavailable, "the manager is not ready for it"))
-            }
-            Ok(reply) if reply.outcome() == LockOutcome::Granted => {
-                let mut state = self.state.lock();
-                if let (Some(lock), true) = (lock, state.losses == losses) {
-                    state.granted(lock.ino, reply.fence);
-                    if let Some(owned) = state.owners.get_mut(&(lock.ino, lock.owner)) {
-                        owned.changed(&lock, reply.change);
-                    }
-                }
-                Ok(())
-            }
-            Ok(_) => {
-                let mut state = self.state.lock();
-                let held = lock.filter(|lock| lock.mode() != LockMode::Unlock && state.losses == losses);
-                if let Some(lock) = held {
-                    state.lose(&lock);
-                }
-                Ok(())
-            }
-            Err(error) => Err(error),
-        }
-    }
-
     /// Asserts all held locks, unless another task did so after `table`.
     async fn assert_held(&self, table: u64) -> Result<(), Error> {
         let _alone = self.gate.write().await;
@@ -579,25 +519,14 @@ impl<B: Backend> Locks<B> {
             if state.table != table {
                 return Ok(());
             }
-            let held = state.owners.iter().flat_map(|((ino, owner), owned)| owned.locks(*ino, *owner));
+            let held = state.owners.iter().flat_map(|((ino, owner), owned)| owned.asserted(*ino, *owner));
             held.map(|lock| FileLock { fence: state.fences.get(&lock.ino).copied(), ..lock }).collect()
         };
-        let mut request = HoldLocks { table, held, machine: self.backend.machine(), next_table: 0 };
-        let until_ns = self.deadline_ns();
-        let (reply, sent_ns) = loop {
-            let sent_ns = self.backend.now_ns();
-            match self.retry(async || self.backend.ask_manager(&request, 0).await).await {
-                // The manager names the table to ask for: another one once one of its clients is gone, or another manager leads.
-                Ok(reply) if reply.next_table != 0 && sent_ns < until_ns => request.next_table = reply.next_table,
-                Ok(reply) if reply.next_table != 0 => {
-                    return Err(Error::new(Code::Unavailable, "the manager named another table of locks each time"));
-                }
-                reply => break (reply, sent_ns),
-            }
-        };
+        let claim = HoldLocks { table, held, machine: self.backend.machine(), next_table: 0 };
+        let told = self.claim(&claim).await;
         let mut state = self.state.lock();
-        let reply = reply.inspect_err(|error| {
-            if !error.is_retryable() && !request.held.is_empty() {
+        let (reply, sent_ns) = told.inspect_err(|error| {
+            if !error.is_retryable() && !claim.held.is_empty() {
                 state.lose_all();
             }
         })?;
@@ -611,6 +540,25 @@ impl<B: Backend> Locks<B> {
             state.lose_all();
         }
         Ok(())
+    }
+
+    /// The manager's answer to a claim, and when that was sent. First the manager names a table: another one after a loss, and each manager
+    /// its own.
+    async fn claim(&self, claim: &HoldLocks) -> Result<(HoldLocksReply, i64), Error> {
+        let until_ns = self.deadline_ns();
+        let mut request = HoldLocks { held: Vec::new(), ..claim.clone() };
+        loop {
+            let sent_ns = self.backend.now_ns();
+            let reply = self.retry_until(until_ns, async || self.backend.ask_manager(&request, 0).await).await?;
+            match reply.next_table {
+                0 => return Ok((reply, sent_ns)),
+                _ if sent_ns >= until_ns => {
+                    let text = "the manager names another table of locks each time that it is asked for one";
+                    return Err(Error::new(Code::Unavailable, text));
+                }
+                next_table => request = HoldLocks { next_table, ..claim.clone() },
+            }
+        }
     }
 
     /// Tells the manager that this client lives, and that request `seq` (0: none) waits no more. Asserts the held locks
@@ -633,7 +581,11 @@ impl<B: Backend> Locks<B> {
 
     /// Repeats an attempt until it succeeds, repeating is useless, or the manager's deadline passes.
     async fn retry<T>(&self, attempt: impl AsyncFn() -> Result<T, Error>) -> Result<T, Error> {
-        let until_ns = self.deadline_ns();
+        self.retry_until(self.deadline_ns(), attempt).await
+    }
+
+    /// As [`Locks::retry`], until that time.
+    async fn retry_until<T>(&self, until_ns: i64, attempt: impl AsyncFn() -> Result<T, Error>) -> Result<T, Error> {
         loop {
             match attempt().await {
                 Err(error) if error.is_retryable() && self.backend.now_ns() < until_ns => {}

@@ -44,8 +44,8 @@ pub(super) struct Owned {
     pub pending: Vec<Pending>,
     /// One task is sending the first of them. Sent twice, the second could undo a lock granted in between.
     pub sending: bool,
-    /// Requests that have begun. Threads of one process are one owner.
-    requests: usize,
+    /// What requests ask for that have begun. Threads of one process are one owner.
+    begun: Vec<FileLock>,
     /// Those that are on their way to the manager, or their answers: their numbers, and what they ask for.
     asked: Vec<(u64, FileLock)>,
     /// The manager's number of the last change of each byte, as far as answers have told while several requests are under
@@ -54,15 +54,17 @@ pub(super) struct Owned {
 }
 
 impl Owned {
-    /// A request begins.
-    pub fn begin(&mut self) {
-        self.requests += 1;
+    /// A request for `lock` begins.
+    pub fn begin(&mut self, lock: &FileLock) {
+        self.begun.push(*lock);
     }
 
-    /// A request has ended, and its answer is known.
-    pub fn end(&mut self) {
+    /// A request for `lock` has ended, and its answer is known.
+    pub fn end(&mut self, lock: &FileLock) {
         // After a loss the owner begins anew, and requests from before end.
-        self.requests = self.requests.saturating_sub(1);
+        if let Some(at) = self.begun.iter().position(|begun| begun == lock) {
+            self.begun.swap_remove(at);
+        }
         self.forget_changes_if_done();
     }
 
@@ -73,7 +75,7 @@ impl Owned {
     }
 
     fn forget_changes_if_done(&mut self) {
-        if self.requests == 0 && self.pending.is_empty() {
+        if !self.is_under_way() {
             self.changed.clear();
         }
     }
@@ -213,7 +215,29 @@ impl Owned {
     }
 
     pub fn is_idle(&self) -> bool {
-        self.ranges.is_empty() && self.pending.is_empty() && self.requests == 0
+        self.ranges.is_empty() && !self.is_under_way()
+    }
+
+    /// Whether the manager has not received, or not answered, something about this owner. A request from before a loss may be on its way
+    /// though it is not counted as begun.
+    fn is_under_way(&self) -> bool {
+        !(self.pending.is_empty() && self.begun.is_empty() && self.asked.is_empty())
+    }
+
+    /// All locks of this owner on the file, for a manager that does not know them.
+    pub fn asserted(&self, ino: u64, owner: u64) -> impl Iterator<Item = FileLock> {
+        self.locks(ino, owner).map(|lock| FileLock { may_be_shared: self.may_be_shared(&lock), ..lock })
+    }
+
+    /// Whether the manager may have shared an exclusive lock: it was asked to, and its answer is not known.
+    fn may_be_shared(&self, lock: &FileLock) -> bool {
+        let meets = |other: &FileLock| other.start <= lock.end && lock.start <= other.end;
+        let pending = self.pending.iter().filter_map(|message| match message {
+            Pending::Set(other) | Pending::Again(other) => Some(other),
+            Pending::Withdraw(_) => None,
+        });
+        let begun = self.begun.iter().filter(|other| other.mode() == LockMode::Read);
+        lock.mode() == LockMode::Write && pending.chain(begun).any(meets)
     }
 }
 
@@ -262,14 +286,36 @@ mod tests {
         let changes = [(lock(0, 99, write), 1), (lock(20, 59, unlock), 2), (lock(40, 79, read), 3)];
         for order in [[0, 1, 2], [0, 2, 1], [1, 0, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0]] {
             let mut owned = Owned::default();
-            (0..3).for_each(|_| owned.begin());
+            changes.iter().for_each(|(lock, _)| owned.begin(lock));
             order.into_iter().map(|at| changes[at]).for_each(|(lock, change)| owned.changed(&lock, change));
             let held = [lock(0, 19, write), lock(40, 79, read), lock(80, 99, write)];
             assert_eq!(owned.locks(0, 0).collect::<Vec<_>>(), held, "{order:?}");
-            (0..3).for_each(|_| owned.end());
+            changes.iter().for_each(|(lock, _)| owned.end(lock));
             owned.changed(&lock(0, LAST_BYTE, unlock), 1);
             assert!(owned.is_idle(), "another table counts anew");
         }
+    }
+
+    /// A lock that was to be shared is asserted as one that may be, until the manager's answer is known.
+    #[test]
+    fn a_lock_may_be_shared_from_when_that_is_asked_for() {
+        let (read, write) = (lock(5, 9, LockMode::Read), lock(0, 9, LockMode::Write));
+        let mut owned = Owned::default();
+        owned.set(&write);
+        let may_be = |owned: &Owned| owned.asserted(0, 0).map(|lock| lock.may_be_shared).collect::<Vec<_>>();
+        assert_eq!(may_be(&owned), [false]);
+        owned.begin(&read);
+        assert_eq!(may_be(&owned), [true]);
+        owned.set_again(&read, 7);
+        owned.end(&read);
+        assert_eq!(may_be(&owned), [true], "nobody waits for the answer");
+        owned.message_sent();
+        assert!(owned.next_message().is_some());
+        assert_eq!(may_be(&owned), [true], "the manager has not heard what is held");
+        owned.message_sent();
+        assert_eq!(may_be(&owned), [false]);
+        owned.begin(&lock(20, 29, LockMode::Read));
+        assert_eq!(may_be(&owned), [false]);
     }
 
     /// The manager counts joined ranges against its limit, so the client must join them, too.

@@ -121,7 +121,8 @@ fn a_lock_is_granted_once_the_kernel_has_no_pages_of_before() {
     store.dropped_from.take();
     tasks.spawn(async move {
         let (family, mode) = (LockFamily::Posix as i32, LockMode::Write as i32);
-        let lock = FileLock { ino, owner: OWNER, family, mode, start: 0, end: 9, pid: 1, fence: None };
+        let lock =
+            FileLock { ino, owner: OWNER, family, mode, start: 0, end: 9, pid: 1, fence: None, may_be_shared: false };
         locker.set_lock(&lock, 0, false, &mut || false).await.unwrap();
         locked.store(true, Ordering::Release);
     });

@@ -10,7 +10,7 @@ const INO: u64 = 7;
 
 pub(super) fn lock(mode: LockMode, start: u64, end: u64) -> FileLock {
     let (family, mode) = (LockFamily::Posix as i32, mode as i32);
-    FileLock { ino: INO, owner: OWNER, family, mode, start, end, pid: 1, fence: None }
+    FileLock { ino: INO, owner: OWNER, family, mode, start, end, pid: 1, fence: None, may_be_shared: false }
 }
 
 pub(super) fn locking() -> (Rc<Store>, Arc<Mount<Client>>) {
@@ -37,6 +37,10 @@ fn locks_again_after_a_loss() -> bool {
     store.locks.borrow_mut().expire();
     store.locks.borrow_mut().is_silent = false;
     tasks.run(async {
+        while store.locks.borrow().assertions < 1 {
+            pause().await;
+        }
+        store.holds_unlocks.set(true);
         while store.locks.borrow().assertions < 2 {
             pause().await;
         }
@@ -44,7 +48,8 @@ fn locks_again_after_a_loss() -> bool {
             mount.locks.set(&whole, false, &mut || false, &mut HeldBefore::default()).await,
             Ok(LockOutcome::Granted)
         );
-        for _ in 0..20 {
+        store.holds_unlocks.set(false);
+        for _ in 0..100 {
             pause().await;
         }
     });
@@ -268,9 +273,12 @@ fn a_lock_that_fails_leaves_what_its_owner_held_before() {
 fn a_request_that_must_stop_does_not_wait_for_its_answer() {
     for waits in [true, false] {
         let (store, mount) = locking();
-        store.lock_rounds.set(u32::MAX);
-        let whole = lock(LockMode::Write, 0, 9);
+        let (whole, unlock) = (lock(LockMode::Write, 0, 9), lock(LockMode::Unlock, 0, 9));
         Tasks::default().run(async {
+            for lock in [whole, unlock] {
+                mount.locks.set(&lock, false, &mut || false, &mut HeldBefore::default()).await.unwrap();
+            }
+            store.lock_rounds.set(u32::MAX);
             let outcome = mount.locks.set(&whole, waits, &mut || true, &mut HeldBefore::default()).await;
             assert_eq!(outcome, Ok(LockOutcome::Cancelled));
             assert!(store.locks.borrow().held.contains_key(&INO), "it was granted");
@@ -452,4 +460,78 @@ fn a_request_that_stops_leaves_what_another_thread_gets_beside_it() {
     let modes = store.locks.borrow().modes.clone();
     assert_eq!(modes[&(INO, 0)], LockMode::Read, "the first thread was told that it got nothing");
     assert_eq!(modes[&(INO, 25)], LockMode::Write, "the second thread was told that it excludes all others");
+}
+
+/// As `a_request_that_stops_does_not_take_another_threads_lock`, and the client lost its table while the first thread waited.
+#[test]
+fn a_request_that_stops_does_not_take_another_threads_lock_after_a_loss() {
+    let (store, mount) = locking();
+    let mut tasks = Tasks::default();
+    let (whole, unlock) = (lock(LockMode::Write, 0, 9), lock(LockMode::Unlock, 0, 9));
+    for lock in [whole, unlock] {
+        tasks.run(mount.locks.set(&lock, false, &mut || false, &mut HeldBefore::default())).unwrap();
+    }
+    store.locks.borrow_mut().is_silent = true;
+    let (first, got) = (mount.clone(), Rc::new(std::cell::OnceCell::new()));
+    let outcome = got.clone();
+    tasks.spawn(async move {
+        outcome.set(first.locks.set(&whole, true, &mut || false, &mut HeldBefore::default()).await).unwrap();
+    });
+    (0..10).for_each(|_| tasks.run(pause()));
+    store.locks.borrow_mut().expire();
+    store.lock_rounds.set(20_000);
+    store.locks.borrow_mut().is_silent = false;
+    tasks.run(async {
+        // The manager has granted it; the answer is on its way.
+        while !store.locks.borrow().held.contains_key(&INO) {
+            pause().await;
+        }
+        store.lock_rounds.set(500_000);
+        let outcome = mount.locks.set(&whole, true, &mut || true, &mut HeldBefore::default()).await;
+        assert_eq!(outcome, Ok(LockOutcome::Cancelled));
+        assert!(got.get().is_none(), "the first thread has its answer later");
+        store.lock_rounds.set(0);
+        mount.locks.tell(INO, OWNER).await;
+        while got.get().is_none() {
+            pause().await;
+        }
+    });
+    assert_eq!(got.get(), Some(&Ok(LockOutcome::Granted)));
+    assert!(store.locks.borrow().held.contains_key(&INO), "the first thread was told that it holds the lock");
+}
+
+/// A mount that is cut off: its programs can be interrupted and killed, and end.
+#[test]
+fn a_request_of_a_mount_that_is_cut_off_can_be_interrupted() {
+    for has_table in [false, true] {
+        let (store, mount) = locking();
+        let mut tasks = Tasks::default();
+        let (whole, unlock) = (lock(LockMode::Write, 0, 9), lock(LockMode::Unlock, 0, 9));
+        let mut set = |lock: &FileLock, interrupted: bool| {
+            let mut looks = 0;
+            let mut look = || {
+                looks += 1;
+                interrupted && looks > 2
+            };
+            tasks.run(mount.locks.set(lock, true, &mut look, &mut HeldBefore::default()))
+        };
+        if has_table {
+            assert_eq!(set(&whole, false), Ok(LockOutcome::Granted));
+            assert_eq!(set(&unlock, false), Ok(LockOutcome::Granted));
+        }
+        store.holds_lock_answers.set(true);
+        let slept = store.slept.get();
+        assert_eq!(set(&whole, true), Ok(LockOutcome::Cancelled), "table: {has_table}");
+        // Its close must not wait either, nor the next request of its process.
+        tasks.run(mount.locks.release(INO, OWNER));
+        let mut asked = 0;
+        let mut look = || std::mem::replace(&mut asked, 1) > 0;
+        let again = tasks.run(mount.locks.set(&whole, true, &mut look, &mut HeldBefore::default()));
+        assert_eq!(again, Ok(LockOutcome::Cancelled));
+        let waited = store.slept.get() - slept;
+        assert!(waited < Duration::from_secs(10), "table: {has_table}, {waited:?}");
+        store.holds_lock_answers.set(false);
+        tasks.run(mount.locks.tell(INO, OWNER));
+        assert!(!mount.locks.holds(INO, OWNER) && store.locks.borrow().held.is_empty());
+    }
 }

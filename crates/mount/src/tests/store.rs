@@ -30,6 +30,9 @@ pub struct Version {
     pub bytes: Vec<u8>,
 }
 
+/// Number of the only table.
+const TABLE: u64 = 1;
+
 /// The manager's side of locks, for one client and whole files.
 #[derive(Default)]
 pub struct LockTable {
@@ -57,9 +60,12 @@ impl LockTable {
             return Err(Error::new(Code::Unavailable, "silent"));
         }
         if kind == Kind::HoldLocks {
+            if HoldLocks::decode(request).unwrap().next_table != TABLE {
+                return Ok(HoldLocksReply { next_table: TABLE, ..HoldLocksReply::default() }.encode_to_vec());
+            }
             self.assertions += 1;
             let lost = std::mem::take(&mut self.has_expired);
-            return Ok(HoldLocksReply { table: 1, lost, ..HoldLocksReply::default() }.encode_to_vec());
+            return Ok(HoldLocksReply { table: TABLE, lost, ..HoldLocksReply::default() }.encode_to_vec());
         }
         if self.has_expired {
             return Err(Error::new(Code::SessionExpired, "expired"));
@@ -126,6 +132,10 @@ pub struct Store {
     pub lost_answers: Cell<u32>,
     /// While set, no create is answered.
     pub holds_creates: Cell<bool>,
+    /// While set, no request about locks is answered.
+    pub holds_lock_answers: Cell<bool>,
+    /// While set, no lock request that unlocks arrives at the manager.
+    pub holds_unlocks: Cell<bool>,
     /// While set, the store has no room: it takes no bytes and no commit.
     pub is_full: Cell<bool>,
     /// Sessions that were opened before this number rose are over.
@@ -639,6 +649,15 @@ impl Backend for Client {
     }
 
     async fn ask_manager<R: Request>(&self, request: &R, _: u64) -> Result<R::Reply, Error> {
+        let is_of_locks = matches!(R::KIND, Kind::HoldLocks | Kind::SetLock | Kind::TestLock | Kind::CancelLock);
+        while self.store.holds_lock_answers.get() && is_of_locks {
+            super::tasks::pause().await;
+        }
+        let unlocks = |lock: FileLock| lock.mode() == LockMode::Unlock;
+        let asked = SetLock::decode(&request.encode_to_vec()[..]).ok().filter(|_| R::KIND == Kind::SetLock);
+        while self.store.holds_unlocks.get() && asked.as_ref().and_then(|asked| asked.lock).is_some_and(unlocks) {
+            super::tasks::pause().await;
+        }
         // Other requests have time to queue up behind an assertion.
         for _ in 0..if R::KIND == Kind::HoldLocks { 8 } else { 1 } {
             super::tasks::pause().await;
@@ -703,7 +722,7 @@ impl Backend for Client {
     /// Takes longer than a request.
     async fn sleep(&self, time: Duration) {
         self.store.slept.update(|slept| slept + time);
-        for _ in 0..12 {
+        for _ in 0..if time == crate::locks::TELLING { 600 } else { 12 } {
             super::tasks::pause().await;
         }
     }

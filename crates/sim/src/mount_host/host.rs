@@ -385,5 +385,6 @@ fn whole_file(ino: u64, owner: u64, mode: LockMode) -> FileLock {
         end: i64::MAX as u64,
         pid: 1,
         fence: None,
+        may_be_shared: false,
     }
 }

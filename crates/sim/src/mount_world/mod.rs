@@ -137,7 +137,8 @@ pub struct Shared {
 
 impl Shared {
     fn heard_of_locks(&self, mount: usize, now_ns: i64) {
-        if self.is_silent(mount, now_ns) {
+        let was_heard = self.lock_signs.borrow().contains_key(&mount);
+        if was_heard && self.is_silent(mount, now_ns) {
             self.silences.borrow_mut().insert(mount, now_ns);
         }
         self.lock_signs.borrow_mut().insert(mount, now_ns);

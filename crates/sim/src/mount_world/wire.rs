@@ -16,7 +16,7 @@ use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use tessera_manager::core::Event as ManagerEvent;
 use tessera_net::End;
-use tessera_wire::meta::{CommitReply, RecallLease};
+use tessera_wire::meta::{CommitReply, HoldLocks, RecallLease};
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Kind, Role};
 
@@ -176,7 +176,7 @@ impl<H: Host> MountWorld<H> {
             Outgoing::Recalled { connection: of, .. } if of != number => return,
             Outgoing::Recalled { token, .. } => ToManager::Recalled { token },
         };
-        let is_claim = matches!(message, ToManager::Request { kind: Kind::HoldLocks, .. });
+        let is_claim = matches!(&message, ToManager::Request { kind: Kind::HoldLocks, body, .. } if names_table(body));
         let owner = connection.owner;
         self.push(at_ns, Event::ToManager { connection: number, message });
         if is_claim && std::mem::take(&mut self.mounts[owner.index].delays_claim) {
@@ -450,6 +450,11 @@ impl<H: Host> MountWorld<H> {
             self.push(self.now_ns + after_ns, Event::ManagerNotices { connection: number, end });
         }
     }
+}
+
+/// Whether a `HoldLocks` may be taken: it names a table that the manager named to its client.
+fn names_table(body: &Bytes) -> bool {
+    HoldLocks::decode(body.clone()).is_ok_and(|claim| claim.next_table != 0)
 }
 
 /// The id that a mount's process greets with.

@@ -51,6 +51,10 @@ pub const LAST_BYTE: u64 = i64::MAX as u64;
 const MAX_WAIT_MS: u64 = 60_000;
 /// Most ranges that one grant adds to a client's locks: a part in the middle of a held range becomes another lock.
 const PIECES_PER_GRANT: usize = 2;
+/// Clients that are gone and remembered, with the table that came next.
+const REMOVED_KEPT: usize = 4_096;
+/// Longest name of a machine, bytes.
+const MACHINE_BYTES: usize = 255;
 /// Cancelled requests remembered per client: a cancellation may overtake its request.
 const CANCELLED_KEPT: usize = 256;
 
@@ -68,6 +72,8 @@ pub enum LockAnswer {
 struct Client {
     /// The table that its requests name.
     table: u64,
+    /// The table that it asked for.
+    asked_table: u64,
     heard_ns: i64,
     /// Set once its last connection was ended by it or reset: the client expires at this time unless it comes back.
     orphan_until_ns: Option<i64>,
@@ -84,9 +90,13 @@ struct Client {
 pub struct Lockers {
     table: LockTable,
     /// Number of the table of the clients that register next. It grows whenever a client is removed, so a client that registers again gets
-    /// another one: requests of before the loss, which may arrive late, name the old one. A client asks for this table when it registers, so
-    /// what it says it holds was true after the last loss and since this manager leads.
+    /// another one: requests of before the loss, which may arrive late, name the old one. A client that registers names a number that this
+    /// manager told it after its own last loss, so what it says it holds was true then.
     number: u64,
+    /// The least number that a client of which the manager knows no loss may name.
+    least_number: u64,
+    /// As that, of clients that were removed.
+    removed: HashMap<u64, u64>,
     clients: HashMap<u64, Client>,
     /// Expired clients; their locks become free once the record no longer lists the client.
     expired: BTreeSet<u64>,
@@ -98,6 +108,8 @@ pub struct Lockers {
     expected: BTreeSet<u64>,
     /// Those that did not come back in time and are on record still: another manager would let them assert their locks.
     missed: BTreeSet<u64>,
+    /// Exclusive locks that clients asserted, and may share already ([`FileLock::may_be_shared`]), while others are expected.
+    doubtful: Vec<Want>,
     grace_until_ns: i64,
     /// Number of the last change ([`SetLockReply::change`]).
     changes: u64,
@@ -108,7 +120,7 @@ impl Lockers {
     pub fn start(number: u64, noted: BTreeSet<u64>, now_ns: i64, config: &Config) -> Lockers {
         let grace_until_ns = now_ns.saturating_add(ns(config.lock_session_ms));
         let (table, expected) = (LockTable::new(number), noted.clone());
-        Lockers { table, number, expected, noted, grace_until_ns, ..Default::default() }
+        Lockers { table, number, least_number: number, expected, noted, grace_until_ns, ..Default::default() }
     }
 
     /// Whether clients may still assert their locks.
@@ -163,11 +175,15 @@ impl Lockers {
             let most = most_pieces(config);
             return invalid(format!("{} locks, a client may hold {most}", request.held.len()));
         }
-        let wants = request.held.iter().map(|lock| want(client_id, lock)).collect::<Result<Vec<_>>>()?;
+        if request.machine.len() > MACHINE_BYTES {
+            return invalid(format!("a machine of {} bytes, at most {MACHINE_BYTES}", request.machine.len()));
+        }
+        let claim = |lock| Ok(want(client_id, lock)?.map(|want| (want, lock.may_be_shared)));
+        let claims = request.held.iter().map(claim).collect::<Result<Vec<_>>>()?;
         if let Some(client) = self.clients.get_mut(&client_id) {
             let table = client.table;
             // Else the answer that told it of this table was lost, or the request is late.
-            let is_known = [request.table, request.next_table].contains(&table);
+            let is_known = request.table == table || [table, client.asked_table].contains(&request.next_table);
             if is_known {
                 client.heard(now_ns);
             }
@@ -178,7 +194,7 @@ impl Lockers {
             // them from the next manager, which would wait for no assertion of them.
             return refuse(Code::Unavailable, "this client's locks are being taken away; ask again");
         }
-        if request.next_table != self.next_table() && !failpoint::is_active("manager.late_claims_count") {
+        if !self.was_named(client_id, request.next_table) {
             // It may have been sent before a loss, or to a manager of before, and says nothing of what the client holds by now.
             return Ok(ask_for(self.next_table()));
         }
@@ -186,25 +202,71 @@ impl Lockers {
         // A client that is new has nothing to lose.
         let mut loses = request.table != 0 && !may;
         if may {
-            loses = !wants.iter().flatten().all(|want| self.table.lock(*want, None) == LockResult::Granted);
+            loses = !claims.iter().flatten().all(|(want, may_be_shared)| self.claim(*want, *may_be_shared));
             self.may_differ |= self.expected.remove(&client_id) && loses;
+            if loses {
+                self.table.end(&BTreeSet::from([client_id]));
+            }
         }
         if loses {
             // It begins again with table 0. So a client on record has heard of its losses, and claims no lock that it
             // lost, should this answer not arrive and the manager restart.
-            self.table.end(&BTreeSet::from([client_id]));
             return Ok(HoldLocksReply { lease_ms, lost: true, ..Default::default() });
         }
         for (fence, lock) in request.held.iter().filter_map(|lock| Some((lock.fence?, lock))) {
             self.table.keep_fence(lock.ino, client_id, fence);
         }
         let (table, machine) = (self.number, request.machine.clone());
-        let client = Client { table, machine, heard_ns: now_ns, ..Default::default() };
+        let asked_table = request.next_table;
+        let client = Client { table, asked_table, machine, heard_ns: now_ns, ..Default::default() };
         self.clients.insert(client_id, client);
         self.may_differ |= !self.noted.contains(&client_id);
         // If it did not come back in time, it has heard of its losses.
         self.expected.remove(&client_id);
         Ok(reply(table))
+    }
+
+    /// Takes over a lock that a client asserts. Returns false if that conflicts with what others have asserted.
+    fn claim(&mut self, want: Want, may_be_shared: bool) -> bool {
+        let is_doubtful = may_be_shared && want.held.mode == LockMode::Write;
+        while self.table.lock(want, None) != LockResult::Granted {
+            // Who is in the way shares it already, if it may and this client does.
+            let in_the_way = self.table.in_the_way(&want).filter(|_| want.held.mode == LockMode::Read);
+            let Some(shared) = in_the_way.and_then(|lock| self.doubtful_part(&want, lock)) else {
+                return is_doubtful && self.claim(want.shared(), false);
+            };
+            self.table.lock(shared, None);
+        }
+        self.doubtful.extend(Some(want).filter(|_| is_doubtful));
+        true
+    }
+
+    /// The part of a lock in the way of `want` that its client may share already, shared.
+    fn doubtful_part(&self, want: &Want, (owner, bytes, held): (Owner, Bytes, Held)) -> Option<Want> {
+        let asked = Want { ino: want.ino, owner, bytes: bytes.common(&want.bytes)?, held };
+        let bytes = self.doubtful_parts(&asked).next()?;
+        Some(Want { bytes, ..asked.shared() })
+    }
+
+    /// The bytes of an exclusive lock that its client may share already.
+    fn doubtful_parts(&self, want: &Want) -> impl Iterator<Item = Bytes> {
+        let (want, is_exclusive) = (*want, want.held.mode == LockMode::Write);
+        let of_owner = move |other: &&Want| is_exclusive && (other.ino, other.owner) == (want.ino, want.owner);
+        self.doubtful.iter().filter(of_owner).filter_map(move |other| other.bytes.common(&want.bytes))
+    }
+
+    /// Whether a client may share already what it holds of this exclusively, as far as is known before all clients are back.
+    fn is_doubtful(&self, want: &Want) -> bool {
+        !self.expected.is_empty() && self.doubtful_parts(want).next().is_some()
+    }
+
+    /// Whether this manager has named that table to the client since it was removed last.
+    fn was_named(&self, client_id: u64, table: u64) -> bool {
+        if failpoint::is_active("manager.late_claims_count") && table != 0 {
+            return true;
+        }
+        let least = self.removed.get(&client_id).copied().unwrap_or(self.least_number);
+        (least..=self.number).contains(&table)
     }
 
     /// Its locks become free once the record no longer lists it.
@@ -215,6 +277,11 @@ impl Lockers {
         if !failpoint::is_active("manager.lock_table_number_stays") {
             self.number += 1;
         }
+        if self.removed.len() >= REMOVED_KEPT {
+            self.removed.clear();
+            self.least_number = self.number;
+        }
+        self.removed.insert(client_id, self.number);
     }
 
     /// Whether this client may still assert the locks that the manager before this one granted.
@@ -284,7 +351,7 @@ impl Lockers {
 
     fn want(&mut self, want: Want, ticket: Ticket, request: &SetLock, config: &Config) -> LockAnswer {
         let (ino, client_id) = (want.ino, ticket.client_id);
-        if self.table.holds(&want) {
+        if self.table.holds(&want) && !self.is_doubtful(&want) {
             return LockAnswer::Granted(self.table.fence(ino, client_id));
         }
         if !self.expected.is_empty() || !self.missed.is_empty() {
@@ -354,6 +421,7 @@ impl Lockers {
                 start: bytes.start,
                 end: bytes.end,
                 fence: None,
+                may_be_shared: false,
                 pid: if !here.is_empty() && machine(owner.client_id) == here { held.pid } else { 0 },
             }
         };
@@ -404,6 +472,9 @@ impl Lockers {
             tracing::info!(clients = self.expected.len(), "clients that held locks did not come back in time");
             self.missed.append(&mut self.expected);
             self.may_differ = true;
+        }
+        if self.expected.is_empty() {
+            self.doubtful.clear();
         }
     }
 

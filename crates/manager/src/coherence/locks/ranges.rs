@@ -36,6 +36,11 @@ impl Bytes {
     pub fn overlaps(&self, other: &Bytes) -> bool {
         self.start <= other.end && other.start <= self.end
     }
+
+    /// The bytes that they have in common, if there are any.
+    pub fn common(&self, other: &Bytes) -> Option<Bytes> {
+        self.overlaps(other).then(|| Bytes { start: self.start.max(other.start), end: self.end.min(other.end) })
+    }
 }
 
 /// Disjoint locked ranges. See the module.

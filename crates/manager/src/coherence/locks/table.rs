@@ -12,7 +12,7 @@ use super::index::Index;
 use super::ranges::{Bytes, Held, Ranges};
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use tessera_wire::meta::LockFence;
+use tessera_wire::meta::{LockFence, LockMode};
 
 /// The owner of a lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -51,6 +51,13 @@ pub struct Want {
     /// Which bytes.
     pub bytes: Bytes,
     pub held: Held,
+}
+
+impl Want {
+    /// The same range, shared.
+    pub(super) fn shared(self) -> Want {
+        Want { held: Held { mode: LockMode::Read, ..self.held }, ..self }
+    }
 }
 
 #[derive(Debug, Clone)]

@@ -416,6 +416,7 @@ fn file_lock(number: u64, start: u64, end: u64, mode: LockMode) -> FileLock {
         end,
         pid: 77,
         fence: None,
+        may_be_shared: false,
     }
 }
 
@@ -698,4 +699,77 @@ fn a_client_that_was_never_on_record_may_come_back() {
     lockers.hold(0, 2, &begin(lockers.number), &config()).unwrap();
     let other = lockers.clients[&2].table;
     assert!(matches!(lockers.set(0, 2, &set(1, other, write), &config()).unwrap(), LockAnswer::Granted(Some(_))));
+}
+
+/// A client that is slow to ask for the table that was named to it begins, however many others are lost meanwhile.
+#[test]
+fn a_slow_client_begins_while_others_are_lost() {
+    let mut lockers = Lockers::start(9, BTreeSet::new(), 0, &config());
+    let ask =
+        |lockers: &mut Lockers, client, next_table| lockers.hold(0, client, &begin(next_table), &config()).unwrap();
+    let named = ask(&mut lockers, 1, 0).next_table;
+    for other in 2..REMOVED_KEPT as u64 {
+        let next_table = lockers.next_table();
+        assert_ne!(ask(&mut lockers, other, next_table).table, 0);
+        lockers.remove(other);
+    }
+    let table = ask(&mut lockers, 1, named).table;
+    assert_eq!(table, lockers.next_table());
+    assert_eq!(ask(&mut lockers, 1, named).table, table, "the answer was lost");
+    // What it asked for counts no more once it is lost itself, and neither does it once the manager forgets who was lost when.
+    lockers.remove(1);
+    lockers.noted(BTreeSet::new());
+    assert_eq!(
+        ask(&mut lockers, 1, named),
+        HoldLocksReply { next_table: table + 1, lease_ms: 1_000, ..Default::default() }
+    );
+    let named = ask(&mut lockers, 2, 0).next_table;
+    for other in 3..=2 * REMOVED_KEPT as u64 {
+        lockers.remove(other);
+    }
+    assert!(lockers.removed.len() <= REMOVED_KEPT);
+    lockers.noted(BTreeSet::new());
+    for client in [1, 2] {
+        assert_ne!(ask(&mut lockers, client, named).next_table, 0);
+        let next_table = lockers.next_table();
+        assert_ne!(ask(&mut lockers, client, next_table).table, 0);
+    }
+}
+
+/// Clients 1 and 2 say after a failover that they hold these locks, in this order. Returns what the second one loses, and the manager.
+fn asserted(first: FileLock, second: FileLock) -> (bool, Lockers) {
+    let mut lockers = Lockers::start(9, BTreeSet::from([1, 2, 3]), 0, &config());
+    let mut lost = false;
+    for (client, lock) in [(1, first), (2, second)] {
+        let other = FileLock { ino: INO + client, may_be_shared: false, ..lock };
+        lost = lockers
+            .hold(0, client, &HoldLocks { table: 8, held: vec![lock, other], ..begin(9) }, &config())
+            .unwrap()
+            .lost;
+    }
+    (lost, lockers)
+}
+
+/// P7: the first client has shared a lock, and did not hear of it before the manager changed; the second one got its share.
+#[test]
+fn a_lock_that_may_be_shared_is_shared_if_another_client_shares_it() {
+    let (read, write) = (file_lock(1, 20, 29, LockMode::Read), file_lock(1, 0, 99, LockMode::Write));
+    let doubtful = FileLock { may_be_shared: true, ..write };
+    assert!(asserted(write, read).0 && asserted(read, write).0 && asserted(doubtful, write).0);
+    for (first, second, shared_by) in [(doubtful, read, 1), (read, doubtful, 2)] {
+        let (lost, mut lockers) = asserted(first, second);
+        assert!(!lost);
+        let mut ask = |at, seq, lock| lockers.set(at, shared_by, &set(seq, 9, lock), &config()).unwrap();
+        let part = |mode| file_lock(1, 20, 29, mode);
+        assert_eq!(ask(0, 1, part(LockMode::Write)), LockAnswer::Now(LockOutcome::Grace));
+        assert!(matches!(ask(0, 2, part(LockMode::Read)), LockAnswer::Granted(Some(_))));
+    }
+    // Until all are back, nobody knows that it does not share it.
+    let (_, mut lockers) = asserted(doubtful, file_lock(1, 200, 209, LockMode::Read));
+    let ask = |lockers: &mut Lockers, seq| lockers.set(0, 1, &set(seq, 9, write), &config()).unwrap();
+    assert_eq!(ask(&mut lockers, 1), LockAnswer::Now(LockOutcome::Grace));
+    lockers.hold(0, 3, &begin(9), &config()).unwrap();
+    assert!(matches!(ask(&mut lockers, 2), LockAnswer::Granted(Some(_))));
+    lockers.expire(0, 0);
+    assert!(lockers.doubtful.is_empty());
 }
