@@ -171,7 +171,9 @@ impl Plan {
             self.faults.push((rng.between(3_000, 9_000), Fault::LeadAnew));
         }
         if rng.percent(40) {
-            self.faults.push((rng.between(0, 3_000), Fault::DelayClaim(self.mount(rng))));
+            // A mount begins to use locks early.
+            let within_ms = *rng.pick(&[1, 200, 3_000]);
+            self.faults.push((rng.between(0, within_ms), Fault::DelayClaim(self.mount(rng))));
         }
     }
 
