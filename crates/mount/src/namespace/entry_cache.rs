@@ -115,6 +115,8 @@ enum Change {
 #[derive(Debug)]
 struct Leased {
     entry: EntryAttr,
+    /// When the latest request was sent whose answer this is.
+    asked_ns: i64,
     until_ns: i64,
     /// Names by which it was reached.
     names: HashSet<Name>,
@@ -244,11 +246,13 @@ impl EntryCache {
     /// grant a lease.
     pub fn changed_here(&mut self, stamp: Stamp, entry: &Entry) {
         let Some(attr) = &entry.attr else { return };
-        // Answers to two changes of this mount may arrive in either order. Then it is unknown which attributes are
-        // newer.
-        let outdated = self.may_be_outdated(stamp, attr.ino, None);
+        // Answers to two changes of this mount may arrive in either order, and so may one to a question that was asked later. Then it is
+        // unknown which attributes are newer.
+        let cached = self.inodes.get(&attr.ino);
+        let overtaken = cached.is_some_and(|leased| leased.asked_ns > stamp.at_ns);
+        let leased = cached.is_some_and(|leased| leased.until_ns > stamp.at_ns);
+        let outdated = overtaken || self.may_be_outdated(stamp, attr.ino, None);
         self.note(Change::Inode(attr.ino));
-        let leased = self.inodes.get(&attr.ino).is_some_and(|leased| leased.until_ns > stamp.at_ns);
         match !outdated && (leased || entry.lease_ms > 0) {
             true => self.put(stamp, None, entry, attr),
             false => drop(self.remove(attr.ino)),
@@ -368,9 +372,11 @@ impl EntryCache {
             self.remove(attr.ino);
         }
         let known = EntryAttr { attr: attr.clone(), hints: entry.hints.clone() };
-        let fresh = || Leased { entry: EntryAttr::default(), until_ns, names: HashSet::new() };
+        let asked_ns = stamp.at_ns;
+        let fresh = || Leased { entry: EntryAttr::default(), asked_ns, until_ns, names: HashSet::new() };
         let leased = self.inodes.entry(attr.ino).or_insert_with(fresh);
-        (leased.entry, leased.until_ns) = (known, leased.until_ns.max(until_ns));
+        leased.entry = known;
+        (leased.asked_ns, leased.until_ns) = (leased.asked_ns.max(asked_ns), leased.until_ns.max(until_ns));
         if let Some((parent, name)) = name {
             let name = (parent, name.to_vec());
             leased.names.insert(name.clone());
@@ -499,6 +505,14 @@ mod tests {
         cache.changed_here(second, &changed(0o640, 60_000));
         cache.changed_here(first, &changed(0o644, 60_000));
         assert!(cache.get(NOW, 7).is_none(), "it is unknown which of two changes came first");
+        let first = stamp(&cache, NOW);
+        // Another mount changed it, too, before this one asked.
+        cache.fetched(stamp(&cache, NOW + 1), None, &changed(0o604, 60_000));
+        cache.changed_here(first, &changed(0o603, 0));
+        assert!(
+            cache.get(NOW, 7).is_none(),
+            "it is unknown which is newer, the answer to the change or to the later question"
+        );
         let before = stamp(&cache, NOW);
         cache.forget(Some(&[7]));
         cache.changed_here(before, &changed(0o600, 60_000));
