@@ -1,9 +1,9 @@
 //! `tessera query`: SQL over files, exactly or from a sample.
 //!
 //! DataFusion parses, plans and executes. This program adds the tables ([`tables`]: files in the store or in local directories,
-//! of which only the wanted columns of Parquet are read), arithmetic that does not wrap ([`checked`], [`sum`]), and the
-//! estimates ([`estimate`]: aggregates of a random part, with intervals). Start at [`run`]. docs/sampling.md, section 7, has the
-//! rules.
+//! of which only the wanted columns of Parquet are read), arithmetic that does not wrap ([`checked`], [`sum`], [`spans`]),
+//! and the estimates ([`estimate`]: aggregates of a random part, with intervals). Start at [`run`]. docs/sampling.md, section 7,
+//! has the rules.
 
 mod args;
 mod checked;
@@ -12,6 +12,7 @@ mod estimate;
 mod paths;
 mod records;
 mod show;
+mod spans;
 mod sum;
 mod tables;
 mod units;
@@ -171,6 +172,7 @@ fn session(args: &Args, reading: &Reading) -> Result<SessionContext, Error> {
     catalog.register_schema("files", Arc::new(Tables::new(cluster, options, reading.clone())))?;
     context.register_catalog("tessera", Arc::new(catalog));
     context.register_udaf(AggregateUDF::from(sum::WideSum::new()));
+    context.register_udaf(AggregateUDF::from(sum::WideAvg::new()));
     context.add_analyzer_rule(Arc::new(checked::CheckedArithmetic));
     Ok(context)
 }

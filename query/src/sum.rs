@@ -1,11 +1,14 @@
 //! `sum` of whole numbers and decimals that does not wrap. The engine's own sum has the bits of its argument and wraps without an
 //! error. Sums of whole numbers are decimals, as PostgreSQL has them, and decimals have ten more digits than what is added up.
+//! Durations and intervals keep their type: [`spans`] adds them up, and their means.
 
+use crate::spans::{self, Computed, DistinctSpanSum, SpanSum};
 use datafusion::arrow::datatypes::{
     DECIMAL128_MAX_PRECISION, DECIMAL256_MAX_PRECISION, DataType, DataType::*, FieldRef,
 };
 use datafusion::common::types::{NativeType, logical_float64};
 use datafusion::common::{Result, plan_err};
+use datafusion::functions_aggregate::average::Avg;
 use datafusion::functions_aggregate::sum::Sum;
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::AggregateOrderSensitivity;
@@ -69,15 +72,25 @@ impl AggregateUDFImpl for WideSum {
     }
 
     fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        self.inner.accumulator(args)
+        if !spans::is_span(args.return_type()) {
+            return self.inner.accumulator(args);
+        }
+        let sum = SpanSum::new(&args, Computed::Sum);
+        match args.is_distinct {
+            true => Ok(Box::new(DistinctSpanSum::new(self.inner.accumulator(args)?, sum))),
+            false => Ok(Box::new(sum)),
+        }
     }
 
     fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
-        self.inner.state_fields(args)
+        match spans::is_span(args.return_type()) && !args.is_distinct {
+            true => Ok(spans::state_fields(&args)),
+            false => self.inner.state_fields(args),
+        }
     }
 
     fn groups_accumulator_supported(&self, args: AccumulatorArgs<'_>) -> bool {
-        self.inner.groups_accumulator_supported(args)
+        !spans::is_span(args.return_type()) && self.inner.groups_accumulator_supported(args)
     }
 
     fn create_groups_accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn GroupsAccumulator>> {
@@ -85,7 +98,10 @@ impl AggregateUDFImpl for WideSum {
     }
 
     fn create_sliding_accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
-        self.inner.create_sliding_accumulator(args)
+        match spans::is_span(args.return_type()) && !args.is_distinct {
+            true => self.accumulator(args),
+            false => self.inner.create_sliding_accumulator(args),
+        }
     }
 
     fn reverse_expr(&self) -> ReversedUDAF {
@@ -98,6 +114,63 @@ impl AggregateUDFImpl for WideSum {
 
     fn set_monotonicity(&self, of_type: &DataType) -> SetMonotonicity {
         self.inner.set_monotonicity(of_type)
+    }
+}
+
+/// `avg` whose sum of durations does not wrap.
+#[derive(Debug, PartialEq, Eq, Hash)]
+pub struct WideAvg {
+    inner: Avg,
+}
+
+impl WideAvg {
+    /// The aggregate.
+    pub fn new() -> WideAvg {
+        WideAvg { inner: Avg::new() }
+    }
+}
+
+impl AggregateUDFImpl for WideAvg {
+    fn name(&self) -> &str {
+        self.inner.name()
+    }
+
+    fn aliases(&self) -> &[String] {
+        self.inner.aliases()
+    }
+
+    fn signature(&self) -> &Signature {
+        self.inner.signature()
+    }
+
+    fn return_type(&self, types: &[DataType]) -> Result<DataType> {
+        self.inner.return_type(types)
+    }
+
+    fn accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn Accumulator>> {
+        match spans::is_span(args.return_type()) && !args.is_distinct {
+            true => Ok(Box::new(SpanSum::new(&args, Computed::Mean))),
+            false => self.inner.accumulator(args),
+        }
+    }
+
+    fn state_fields(&self, args: StateFieldsArgs<'_>) -> Result<Vec<FieldRef>> {
+        match spans::is_span(args.return_type()) && !args.is_distinct {
+            true => Ok(spans::state_fields(&args)),
+            false => self.inner.state_fields(args),
+        }
+    }
+
+    fn groups_accumulator_supported(&self, args: AccumulatorArgs<'_>) -> bool {
+        !spans::is_span(args.return_type()) && self.inner.groups_accumulator_supported(args)
+    }
+
+    fn create_groups_accumulator(&self, args: AccumulatorArgs<'_>) -> Result<Box<dyn GroupsAccumulator>> {
+        self.inner.create_groups_accumulator(args)
+    }
+
+    fn reverse_expr(&self) -> ReversedUDAF {
+        self.inner.reverse_expr()
     }
 }
 

@@ -1,5 +1,8 @@
 //! The program on local files: exact answers, estimates, and what it refuses.
 
+mod common;
+
+use common::{ask, fails, run};
 use datafusion::arrow::array::{
     ArrayRef, Decimal128Array, Float32Array, Float64Array, Int64Array, ListArray, RecordBatch, StringArray, StructArray,
 };
@@ -9,34 +12,11 @@ use parquet::file::properties::WriterProperties;
 use serde_json::Value;
 use std::fmt::Write as _;
 use std::path::Path;
-use std::process::{Command, Output};
 use std::sync::Arc;
 use tempfile::TempDir;
 
 /// Rows of the tables that are sampled.
 const ROWS: u64 = 60_000;
-
-fn run(directory: &Path, arguments: &[&str]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_tessera-query"));
-    command.args(arguments).current_dir(directory).env_remove("TESSERA_MANAGER");
-    command.output().expect("the program starts")
-}
-
-/// The answer as JSON.
-fn ask(directory: &Path, arguments: &[&str]) -> Value {
-    let mut all = arguments.to_vec();
-    all.push("--json");
-    let output = run(directory, &all);
-    assert!(output.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
-    serde_json::from_slice(&output.stdout).expect("JSON on stdout")
-}
-
-/// The exit code, and what stderr says.
-fn fails(directory: &Path, arguments: &[&str]) -> (i32, String) {
-    let output = run(directory, arguments);
-    assert!(output.stdout.is_empty(), "{arguments:?} printed an answer");
-    (output.status.code().expect("it ended by itself"), String::from_utf8_lossy(&output.stderr).into_owned())
-}
 
 /// Row `i` of the sampled tables: a key whose first values are frequent, a number, and a group of neighbours.
 fn row(i: u64) -> (u64, f64, u64) {

@@ -3,7 +3,8 @@
 use super::moments::{Groups, column};
 use super::plan::{Estimable, interval_names, unqualified};
 use crate::error::Error;
-use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions};
+use crate::spans;
+use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::Column;
 use datafusion::datasource::{MemTable, provider_as_source};
@@ -23,7 +24,7 @@ pub fn plan(query: &Estimable, groups: &Groups) -> Result<LogicalPlan, Error> {
     for (((asked, name), of_type), estimates) in query.asked.iter().zip(estimates).zip(types).zip(&groups.estimates) {
         // What the whole sample did not meet is not reported as zero.
         let zero_counts = asked.quantity == Quantity::Count && query.keys() > 0;
-        columns.extend(columns_of(estimates, of_type, zero_counts)?);
+        columns.extend(columns_of(&name.name, estimates, of_type, zero_counts)?);
         let [low, high] = interval_names(&name.name);
         let relation = name.relation.clone();
         names.extend([name, Column::new(relation.clone(), low), Column::new(relation, high)]);
@@ -42,13 +43,21 @@ pub fn plan(query: &Estimable, groups: &Groups) -> Result<LogicalPlan, Error> {
     Ok(LogicalPlanBuilder::scan("estimates", table, None)?.project(renamed)?.build()?)
 }
 
-/// The estimates, and the lower and upper ends of their intervals, which are null where none is claimed. Whole numbers and
-/// decimals are rounded, the ends away from the estimate. Without values there is no sum and no mean; where `zero_counts`, they
+/// The estimates, and the lower and upper ends of their intervals, which are null where none is claimed. Whole numbers, decimals
+/// and durations are rounded, the ends away from the estimate. Without values there is no sum and no mean; where `zero_counts`, they
 /// count as 0.
-fn columns_of(estimates: &[Estimate], of_type: &DataType, zero_counts: bool) -> Result<[ArrayRef; 3], Error> {
+///
+/// # Errors
+/// An estimate does not fit `of_type`; an end that does not is null.
+fn columns_of(
+    name: &str,
+    estimates: &[Estimate],
+    of_type: &DataType,
+    zero_counts: bool,
+) -> Result<[ArrayRef; 3], Error> {
     // How many there are of the smallest difference in 1.
     let steps = match of_type {
-        of_type if of_type.is_integer() => Some(1.0),
+        of_type if of_type.is_integer() || spans::is_span(of_type) => Some(1.0),
         DataType::Decimal32(_, scale)
         | DataType::Decimal64(_, scale)
         | DataType::Decimal128(_, scale)
@@ -59,8 +68,13 @@ fn columns_of(estimates: &[Estimate], of_type: &DataType, zero_counts: bool) -> 
     let given = |estimate: &Estimate, number: f64| if has_value(estimate) { number } else { f64::NAN };
     let end = |estimate: &Estimate, number: f64| given(estimate, if estimate.claimed { number } else { f64::NAN });
     let rounded = |number: f64, round: fn(f64) -> f64| steps.map_or(number, |steps: f64| round(number * steps) / steps);
+    let values: Vec<f64> = estimates.iter().map(|e| given(e, rounded(e.value, f64::round))).collect();
+    let found = column(values.iter().copied(), of_type)?;
+    if found.null_count() > values.iter().filter(|value| !value.is_finite()).count() {
+        return Err(spans::too_long(name, of_type));
+    }
     Ok([
-        column(estimates.iter().map(|e| given(e, rounded(e.value, f64::round))), of_type)?,
+        found,
         column(estimates.iter().map(|e| end(e, rounded(e.low, f64::floor))), of_type)?,
         column(estimates.iter().map(|e| end(e, rounded(e.high, f64::ceil))), of_type)?,
     ])

@@ -218,7 +218,7 @@ impl Moments {
     }
 }
 
-/// A column of values in the type of an aggregate; not finite is null.
+/// A column of values in the type of an aggregate; null is what is not finite, or does not fit the type.
 pub fn column(values: impl Iterator<Item = f64>, of_type: &DataType) -> Result<ArrayRef, Error> {
     let finite = |value: f64| value.is_finite().then_some(value);
     let floats: Float64Array = values.map(finite).collect();

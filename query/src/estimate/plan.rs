@@ -9,13 +9,14 @@ use crate::records::Records;
 use crate::tables::{FileTable, SampledTable};
 use crate::units::{Sample, UNIT_COLUMN};
 use datafusion::arrow::datatypes::DataType;
-use datafusion::common::Column;
+use datafusion::common::{Column, DFSchema};
 use datafusion::datasource::{provider_as_source, source_as_provider};
 use datafusion::error::Result;
 use datafusion::functions_aggregate::expr_fn;
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{
-    Aggregate, Expr, ExprFunctionExt, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias, TableScan, cast, col,
+    Aggregate, Expr, ExprFunctionExt, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias,
+    TableScan, cast, col,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -64,7 +65,11 @@ pub fn recognize(top: &LogicalPlan) -> Result<Estimable, Reason> {
     if aggregate.group_expr.iter().any(|key| matches!(key, Expr::GroupingSet(_))) {
         return Err("it has grouping sets".to_string());
     }
-    let asked = aggregate.aggr_expr.iter().map(asked).collect::<Result<Vec<Asked>, Reason>>()?;
+    let asked = aggregate
+        .aggr_expr
+        .iter()
+        .map(|expr| asked(expr, aggregate.input.schema()))
+        .collect::<Result<Vec<Asked>, Reason>>()?;
     if asked.is_empty() {
         return Err("it has no aggregate but the list of groups, of which a sample misses some".to_string());
     }
@@ -98,7 +103,7 @@ fn refuse_subqueries(plan: &LogicalPlan) -> Result<(), Reason> {
     if plan.expressions().iter().any(has) { Err("it has a subquery in an expression".to_string()) } else { Ok(()) }
 }
 
-fn asked(expr: &Expr) -> Result<Asked, Reason> {
+fn asked(expr: &Expr, input: &DFSchema) -> Result<Asked, Reason> {
     let Expr::AggregateFunction(AggregateFunction { func, params }) = expr.clone().unalias() else {
         return Err(format!("{expr} is no aggregate"));
     };
@@ -110,9 +115,16 @@ fn asked(expr: &Expr) -> Result<Asked, Reason> {
         other => return Err(format!("{other} cannot be estimated")),
     };
     match <[Expr; 1]>::try_from(params.args) {
+        Ok([argument]) if quantity != Quantity::Count && is_interval(&argument, input) => {
+            Err(format!("a {} of intervals cannot be estimated: months and days have no fixed length", func.name()))
+        }
         Ok([argument]) => Ok(Asked { quantity, argument, filter: params.filter }),
         Err(_) => Err(format!("{} of several columns cannot be estimated", func.name())),
     }
+}
+
+fn is_interval(argument: &Expr, input: &DFSchema) -> bool {
+    matches!(argument.get_type(input), Ok(DataType::Interval(_)))
 }
 
 /// The table below an aggregate, with nothing but filters and projections in between.
