@@ -75,3 +75,35 @@ fn estimates_of_durations_do_not_wrap() {
     assert_eq!(said["rows"][0]["d"], "40000 days");
     assert!(said["exact_because"].as_str().unwrap().starts_with("a sum of intervals"), "{said}");
 }
+
+/// Casts to whole numbers cut as the engine documents it, in samples, too.
+#[test]
+fn casts_to_whole_numbers_cut_exactly_and_in_samples() {
+    let dir = TempDir::new().unwrap();
+    let mut text = String::from("x,d,n\n");
+    for i in 0..30_000 {
+        let (x, n) = if i % 3 == 0 { ("-2.7", i % 2) } else { ("2.7", i % 2) };
+        writeln!(text, "{x},{x},{n}").unwrap();
+    }
+    std::fs::write(dir.path().join("w.csv"), text).unwrap();
+    let sampled = ["--ratio", "30%", "--unit", "1024", "--seed", "1"];
+    for number in ["x", "CAST(x AS FLOAT)", "CAST(d AS DECIMAL(5, 1))"] {
+        let cut = format!("CAST({number} AS INTEGER)");
+        let sql = format!("SELECT {cut} AS k, avg({cut}) AS m FROM 'w.csv' WHERE {cut} <> 3 GROUP BY {cut} ORDER BY k");
+        let exact = ask(dir.path(), &[&sql])["rows"].clone();
+        assert_eq!(exact, serde_json::json!([{"k": -2, "m": -2.0}, {"k": 2, "m": 2.0}]), "{sql}");
+        let said = ask(dir.path(), &[&[sql.as_str()][..], &sampled].concat());
+        assert_eq!(said["estimated"], true);
+        for (row, of_exact) in said["rows"].as_array().unwrap().iter().zip(exact.as_array().unwrap()) {
+            assert_eq!((&row["k"], &row["m"]), (&of_exact["k"], &of_exact["m"]), "{sql}");
+        }
+        assert_eq!(said["rows"].as_array().unwrap().len(), 2);
+    }
+    let of = |sql: &str| ask(dir.path(), &[&format!("SELECT {sql} AS v")])["rows"][0]["v"].clone();
+    assert_eq!(of("CAST(round(2.7) AS INTEGER)"), 3);
+    assert_eq!(of("CAST(2.75 AS DECIMAL(3, 1))"), 2.8);
+    for (cast, named) in [("CAST('2.7' AS INTEGER)", "2.7"), ("CAST(3e9 AS INTEGER)", "3000000000")] {
+        let (code, why) = fails(dir.path(), &[&format!("SELECT {cast}")]);
+        assert!(code != 0 && why.contains(named), "{cast}: {code}, {why}");
+    }
+}
