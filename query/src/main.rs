@@ -2,13 +2,14 @@
 //!
 //! DataFusion parses, plans and executes. This program adds the tables ([`tables`]: files in the store or in local directories,
 //! of which only the wanted columns of Parquet are read), arithmetic that does not wrap ([`checked`], [`sum`], [`spans`]),
-//! and the estimates ([`estimate`]: aggregates of a random part, with intervals). Start at [`run`]. docs/sampling.md, section 7,
-//! has the rules.
+//! names for columns that nobody has named ([`names`]), and the estimates ([`estimate`]: aggregates of a random part, with
+//! intervals). Start at [`run`]. docs/sampling.md, section 7, has the rules.
 
 mod args;
 mod checked;
 mod error;
 mod estimate;
+mod names;
 mod paths;
 mod records;
 mod show;
@@ -22,7 +23,7 @@ use clap::Parser;
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{CatalogProvider, MemoryCatalogProvider};
-use datafusion::logical_expr::{AggregateUDF, LogicalPlan, TableScan};
+use datafusion::logical_expr::{AggregateUDF, LogicalPlan, ScalarUDF, TableScan};
 use datafusion::prelude::{SessionConfig, SessionContext};
 use error::Error;
 use estimate::{Outcome, Terms, estimate, recognize};
@@ -79,7 +80,7 @@ async fn answer(args: &Args, reading: &Reading) -> Result<(), Error> {
     let started = Instant::now();
     let context = session(args, reading)?;
     refuse_tablesample(&context, &args.sql)?;
-    let plan = context.state().create_logical_plan(&args.sql).await?;
+    let plan = names::plan(&context, &args.sql).await?;
     if matches!(plan, LogicalPlan::Ddl(_) | LogicalPlan::Dml(_) | LogicalPlan::Copy(_) | LogicalPlan::Statement(_)) {
         return Err(Error::Usage("only SELECT, EXPLAIN and DESCRIBE are executed: files are not changed".to_string()));
     }
@@ -87,6 +88,7 @@ async fn answer(args: &Args, reading: &Reading) -> Result<(), Error> {
         Amount::Exact => exactly(&context, plan, None).await?,
         amount => estimated(args, reading, (&context, plan), amount).await?,
     };
+    let (batches, schema) = names::unique(batches, &schema)?;
     reading.watch.clear();
     let progress = match &how {
         How::Estimated(estimated) => estimated.progress,
@@ -173,6 +175,7 @@ fn session(args: &Args, reading: &Reading) -> Result<SessionContext, Error> {
     context.register_catalog("tessera", Arc::new(catalog));
     context.register_udaf(AggregateUDF::from(sum::WideSum::new()));
     context.register_udaf(AggregateUDF::from(sum::WideAvg::new()));
+    context.register_udf(ScalarUDF::from(names::CastAs::new()));
     context.add_analyzer_rule(Arc::new(checked::CheckedArithmetic));
     Ok(context)
 }
