@@ -8,12 +8,27 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::row::{RowConverter, SortField};
 use datafusion::common::cast::{as_float64_array, as_int64_array, as_uint64_array};
-use std::collections::{BTreeMap, HashMap};
-use tessera_sampling::estimate::{Estimate, GroupMoments, Moments as UnitMoments, Population, Quantity, StratumSample};
+use std::collections::HashMap;
+use tessera_sampling::estimate::{
+    Estimate, GroupMoments, Moments as UnitMoments, Population, Quantity, RARE_UNITS, StratumSample,
+};
 use tessera_sampling::layout::{Layout, Unit};
 
-/// Moments of one aggregate, for each stratum in which it was seen.
-type Parts = BTreeMap<usize, GroupMoments>;
+/// Moments of one aggregate, for each stratum in which it was seen, by number. Most groups of many were seen in one.
+type Parts = Vec<(usize, GroupMoments)>;
+
+/// The moments of a stratum.
+fn part_of(parts: &mut Parts, stratum: usize) -> &mut GroupMoments {
+    let place = parts.binary_search_by_key(&stratum, |(of, _)| *of).unwrap_or_else(|place| {
+        // Vec would make room for four.
+        if parts.is_empty() {
+            parts.reserve_exact(1);
+        }
+        parts.insert(place, (stratum, GroupMoments::default()));
+        place
+    });
+    &mut parts[place].1
+}
 
 /// What was counted of a sample.
 pub struct Moments {
@@ -138,7 +153,7 @@ impl Moments {
                 let moments = UnitMoments { count, sum: if values.is_some() { sum } else { count }, squares: 0.0 };
                 of_units[place][i] += moments;
                 if count > 0.0 {
-                    parts[i].entry(stratum).or_default().add_unit(moments, unit.size as f64);
+                    part_of(&mut parts[i], stratum).add_unit(moments, unit.size as f64);
                 }
             }
         }
@@ -165,9 +180,17 @@ impl Moments {
         Population::new(&self.strata, &self.all[aggregate], confidence)
     }
 
+    /// Of one group of many, most of which may be rare.
+    fn of_group(&self, population: &Population<'_>, aggregate: usize, parts: &Parts) -> Estimate {
+        let units_seen = parts.iter().map(|(_, moments)| moments.units).sum();
+        match units_seen < RARE_UNITS && !population.is_whole() {
+            true => Estimate::unclaimed(population.value(self.quantities[aggregate], parts), units_seen),
+            false => self.of_parts(population, aggregate, parts),
+        }
+    }
+
     fn of_parts(&self, population: &Population<'_>, aggregate: usize, parts: &Parts) -> Estimate {
-        let parts: Vec<(usize, GroupMoments)> = parts.iter().map(|(stratum, moments)| (*stratum, *moments)).collect();
-        population.estimate(self.quantities[aggregate], &parts)
+        population.estimate(self.quantities[aggregate], parts)
     }
 
     /// All records together.
@@ -184,7 +207,7 @@ impl Moments {
         let populations: Vec<Population<'_>> =
             (0..self.quantities.len()).map(|i| self.population(i, confidence)).collect();
         let mut groups: Vec<(f64, &Vec<Parts>)> =
-            self.groups.values().map(|parts| (self.of_parts(&populations[0], 0, &parts[0]).value, parts)).collect();
+            self.groups.values().map(|parts| (populations[0].value(self.quantities[0], &parts[0]), parts)).collect();
         groups.sort_by(|a, b| b.0.total_cmp(&a.0));
         let largest = groups.iter().take(terms.top).flat_map(|(_, parts)| {
             let of_one = |(i, population)| needed(self.of_parts(population, i, &parts[i]));
@@ -207,7 +230,7 @@ impl Moments {
         groups.sort_unstable_by_key(|(key, _)| *key);
         let of = |i: usize| {
             let population = self.population(i, confidence);
-            groups.iter().map(|(_, parts)| self.of_parts(&population, i, &parts[i])).collect()
+            groups.iter().map(|(_, parts)| self.of_group(&population, i, &parts[i])).collect()
         };
         let parser = self.keys.parser();
         let keys = match self.key_count {

@@ -167,6 +167,34 @@ impl<'a> Population<'a> {
         }
     }
 
+    /// The value of [`Population::estimate`]: all that is said of a group that is too rare for an interval, which costs most.
+    pub fn value(&self, quantity: Quantity, group: &[(usize, GroupMoments)]) -> f64 {
+        let total = |sums: fn(&GroupMoments) -> (f64, f64)| {
+            let elasticity = self.size_effect(group, sums).elasticity;
+            let of = |(h, m): &(usize, GroupMoments)| self.corrected(&self.strata[*h], elasticity, sums(m).0);
+            group.iter().map(of).sum::<f64>() * self.size_of_seen
+        };
+        match quantity {
+            Quantity::Count => total(|m| (m.total.count, m.count_size)),
+            Quantity::Sum => total(|m| (m.total.sum, m.sum_size)),
+            Quantity::Mean => self.count_and_mean(group).1,
+        }
+    }
+
+    /// Expanded total of a stratum, corrected for the sizes that were drawn.
+    fn corrected(&self, stratum: &StratumSample, elasticity: f64, sum: f64) -> f64 {
+        stratum.expansion() * sum - elasticity * proportional(stratum, sum) * stratum.size_error()
+    }
+
+    /// Expanded number of records, and their mean.
+    fn count_and_mean(&self, group: &[(usize, GroupMoments)]) -> (f64, f64) {
+        let (count, sum) = group.iter().fold((0.0, 0.0), |(count, sum), (h, m)| {
+            let expansion = self.strata[*h].expansion();
+            (count + expansion * m.total.count, sum + expansion * m.total.sum)
+        });
+        (count, sum / count)
+    }
+
     /// Estimates a quantity of a group from its moments in the strata where it was seen.
     pub fn estimate(&self, quantity: Quantity, group: &[(usize, GroupMoments)]) -> Estimate {
         let units_seen = group.iter().map(|(_, moments)| moments.units).sum();
@@ -203,7 +231,7 @@ impl<'a> Population<'a> {
             let m = seen_in.next_if(|(seen, _)| *seen == h).map_or(GroupMoments::default(), |(_, moments)| *moments);
             let [sum, square, cube, by_size] = sums(&m);
             let slope = of_sizes.elasticity * proportional(stratum, sum);
-            value += stratum.expansion() * sum - slope * stratum.size_error();
+            value += self.corrected(stratum, of_sizes.elasticity, sum);
             let own = stratum.covariance(sum, sum, square);
             let both = stratum.covariance(sum, stratum.sampled_size, by_size);
             let left = own - 2.0 * slope * both + slope * slope * stratum.size_variance();
@@ -244,12 +272,7 @@ impl<'a> Population<'a> {
     }
 
     fn mean(&self, group: &[(usize, GroupMoments)]) -> Estimate {
-        let (mut count, mut sum) = (0.0, 0.0);
-        for (h, moments) in group {
-            count += self.strata[*h].expansion() * moments.total.count;
-            sum += self.strata[*h].expansion() * moments.total.sum;
-        }
-        let mean = sum / count;
+        let (count, mean) = self.count_and_mean(group);
         let mut found = Spread::default();
         for (h, m) in group {
             let (stratum, r) = (&self.strata[*h], m.residuals(mean));
@@ -364,6 +387,27 @@ mod tests {
         for quantity in [Quantity::Count, Quantity::Sum, Quantity::Mean] {
             let found = Population::new(&strata, &all, 0.95).estimate(quantity, &group);
             assert!(!found.claimed && found.needed_factor(0.5) > 1.0, "{quantity:?}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn the_value_alone_is_that_of_the_estimate() {
+        let (mut strata, mut group) = (Vec::new(), Vec::new());
+        for h in 0..7usize {
+            let mut stratum = StratumSample { units: 40, size: 4000.0 + h as f64, ..Default::default() };
+            let mut moments = GroupMoments::default();
+            for unit in 0..(3 * h + 2) {
+                let (size, y) = ((90 + unit * 7 % 13) as f64, (unit % 5 + h + 1) as f64);
+                stratum.add_unit(size);
+                moments.add_unit(Moments { count: 2.0 + y, sum: y * y, squares: y * y }, size);
+            }
+            strata.push(stratum);
+            group.extend((h % 2 == 0).then_some((h, moments)));
+        }
+        let population = Population::new(&strata, &[GroupMoments::default(); 7], 0.95);
+        for quantity in [Quantity::Count, Quantity::Sum, Quantity::Mean] {
+            let (value, estimate) = (population.value(quantity, &group), population.estimate(quantity, &group));
+            assert!((value - estimate.value).abs() <= 1e-12 * value, "{quantity:?}: {value}, {estimate:?}");
         }
     }
 
