@@ -143,7 +143,7 @@ async fn estimated(
             let schema = batches.first().map_or_else(|| Arc::new(analyzed.schema().as_arrow().clone()), |b| b.schema());
             Ok((batches, schema, How::Estimated(estimated)))
         }
-        Outcome::ReadEverything => exactly(context, plan, Some("a sample would need nearly everything".into())).await,
+        Outcome::ReadEverything(reason) => exactly(context, plan, Some(reason)).await,
     }
 }
 

@@ -219,6 +219,27 @@ fn a_promised_error_is_reached() {
 }
 
 #[test]
+fn more_groups_than_a_sample_can_tell_of_are_counted_exactly_after_the_pilot() {
+    let directory = TempDir::new().unwrap();
+    let rows: String = (0..60_000).map(|i| format!("g{i},{}\n", if i % 3 == 0 { "hot" } else { "cold" })).collect();
+    std::fs::write(directory.path().join("many.csv"), format!("each,few\n{rows}")).unwrap();
+    let answer_of = |key: &str, more: &[&str]| {
+        let sql = format!("SELECT {key}, count(*) AS n FROM 'many.csv' GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 1");
+        let arguments = [&[sql.as_str(), "--error", "5%", "--unit", "512", "--seed", "1"], more].concat();
+        ask(directory.path(), &arguments)
+    };
+    let answer = answer_of("each", &[]);
+    assert_eq!(answer["rows"], serde_json::json!([{"each": "g0", "n": 1}]));
+    let reason = answer["exact_because"].as_str().unwrap();
+    // More units than those of the pilot may have arrived meanwhile.
+    assert!(reason.starts_with("no group is in more than 1 of the first "), "{reason}");
+    let units: u64 = reason.split(' ').nth(10).unwrap().parse().unwrap();
+    assert!((60..480).contains(&units), "{reason}");
+    assert_eq!(answer_of("few", &[])["estimated"], true);
+    assert_eq!(answer_of("each", &["--top", "0"])["estimated"], true, "nothing is promised of groups");
+}
+
+#[test]
 fn what_cannot_be_estimated_is_executed_exactly_and_says_why() {
     let directory = TempDir::new().unwrap();
     let at = directory.path();

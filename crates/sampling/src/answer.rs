@@ -1,6 +1,6 @@
 //! From what was counted to what is reported: the total, the largest groups, and what may be unseen.
 
-pub use crate::ask::{Step, WHOLE_UNIT_BYTES, ask, next_step, pilot_units};
+pub use crate::ask::{Step, WHOLE_UNIT_BYTES, ask, is_out_of_reach, next_step, pilot_units};
 use crate::estimate::{
     Estimate, GroupMoments, GroupTotal, OnceSeen, Population, Quantity, RARE_UNITS, StratumSample, distinct, quantile,
     quantile_of_all,

@@ -3,7 +3,7 @@
 use crate::answer::{Amount, Answer, Terms, total_so_far};
 use crate::engine::{Engine, Next, Options, Progress};
 use crate::error::Error;
-use crate::estimate::{Estimate, RARE_UNITS};
+use crate::estimate::{Estimate, RARE_UNITS, t_quantile};
 use crate::format::Format;
 use crate::layout::Layout;
 use crate::question::Question;
@@ -185,9 +185,33 @@ pub fn next_step(factor: f64, progress: Progress) -> Step {
     }
 }
 
+/// Whether nearly everything is needed for such an error of the number or sum of any group, because none was met in more than
+/// `most_units` of the units of a sample. Unlike a variance, this is sure from the first units on: what lies in a share p of all
+/// units has E[Y]² ≤ p E[Y²], so its relative variance between units is (1 − p)/p at least.
+pub fn is_out_of_reach(most_units: u64, relative_error: f64, confidence: f64, progress: Progress) -> bool {
+    let (seen, now, all) = (most_units as f64, progress.units as f64, progress.all_units as f64);
+    // More than three standard deviations of a Poisson law above what was seen.
+    let share = (seen + 3.0 * (seen + 1.0).sqrt() + 3.0) / now.max(1.0);
+    let large = (1.0 / share - 1.0).max(0.0) * (t_quantile(confidence, f64::MAX) / relative_error).powi(2);
+    let wanted = large / (1.0 + large / all);
+    wanted - now > EVERYTHING * all
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_of_few_units_are_out_of_reach_at_once() {
+        let of = |most: u64, error: f64, units: u64, all_units: u64| {
+            is_out_of_reach(most, error, 0.95, Progress { units, all_units, ..Default::default() })
+        };
+        assert!(of(1, 0.05, 60, 4000) && of(3, 0.02, 60, 4000));
+        assert!(!of(3, 0.02, 60, 4_000_000), "46,900 units are few of four millions");
+        assert!(!of(3, 0.3, 60, 4000), "36 times less is needed for 30 %");
+        assert!(!of(30, 0.02, 60, 4000), "in half of the units, perhaps in nearly all");
+        assert!(!of(0, 0.02, 0, 4000), "nothing was read");
+    }
 
     fn step(factor: f64, units: u64, all_units: u64) -> Step {
         next_step(factor, Progress { units, all_units, ..Default::default() })

@@ -14,10 +14,12 @@ use crate::units::{Reading, Sample};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::prelude::SessionContext;
 use std::sync::Arc;
-use tessera_sampling::answer::{Step, next_step, pilot_units, unseen_units};
+use tessera_sampling::answer::{Step, is_out_of_reach, next_step, pilot_units, unseen_units};
 use tessera_sampling::engine::Progress;
 
 pub use plan::{Estimable, recognize};
+
+const NEARLY_EVERYTHING: &str = "a sample would need nearly everything";
 
 /// What is asked of a sample.
 #[derive(Debug, Clone, Copy)]
@@ -56,8 +58,8 @@ pub struct Estimated {
 pub enum Outcome {
     /// With an answer.
     Estimated(Box<Estimated>),
-    /// Everything is read faster than the sample that is needed.
-    ReadEverything,
+    /// Everything is read faster than the sample that is needed; why.
+    ReadEverything(String),
 }
 
 /// Answers a query from a sample.
@@ -80,7 +82,7 @@ pub async fn estimate(
         Amount::Exact => all,
     };
     if sample.would_be_everything(&layout, first) {
-        return Ok(Outcome::ReadEverything);
+        return Ok(Outcome::ReadEverything(NEARLY_EVERYTHING.to_string()));
     }
     sample.need(first);
     let of_units = query.of_units(&sample)?;
@@ -93,17 +95,31 @@ pub async fn estimate(
         units += arrived.len();
         let step = match terms.amount {
             Amount::Error(error) if !reading.watch.is_interrupted() => {
-                next_step(moments.needed_factor(error, terms), sample.progress())
+                let progress = Progress { units: units as u64, ..sample.progress() };
+                let factor = moments.needed_factor(error, terms);
+                if let Some(reason) = too_many_groups(&moments, terms, error, progress).filter(|_| factor > 1.0) {
+                    return Ok(Outcome::ReadEverything(reason));
+                }
+                next_step(factor, sample.progress())
             }
             _ => Step::Enough,
         };
         match step {
             Step::Enough => break,
             Step::Units(units) => sample.need(units),
-            Step::Everything => return Ok(Outcome::ReadEverything),
+            Step::Everything => return Ok(Outcome::ReadEverything(NEARLY_EVERYTHING.to_string())),
         }
     }
     finish(context, query, terms, &moments, Progress { units: units as u64, ..sample.progress() }).await
+}
+
+/// Why no sample of a part can tell enough of any group.
+fn too_many_groups(moments: &moments::Moments, terms: &Terms, error: f64, progress: Progress) -> Option<String> {
+    let most = moments.most_units().filter(|_| terms.top > 0)?;
+    let is_hopeless = is_out_of_reach(most, error, terms.confidence, progress);
+    is_hopeless.then(|| {
+        format!("no group is in more than {most} of the first {} units, so {NEARLY_EVERYTHING}", progress.units)
+    })
 }
 
 async fn finish(

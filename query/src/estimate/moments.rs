@@ -217,6 +217,15 @@ impl Moments {
         totals.chain(largest).filter(|factor| !factor.is_nan()).fold(0.0, f64::max)
     }
 
+    /// The most units in which one group has a value of an aggregate whose error depends on that: any but a mean. None without
+    /// groups, or without such an aggregate.
+    pub fn most_units(&self) -> Option<u64> {
+        let total = self.quantities.iter().position(|quantity| *quantity != Quantity::Mean)?;
+        let units = |parts: &Vec<Parts>| parts[total].iter().map(|(_, moments)| moments.units).sum();
+        let most = self.groups.values().map(units).max();
+        most.filter(|most| self.key_count > 0 && *most > 0)
+    }
+
     /// The estimates of all groups; without groups, of all records together.
     ///
     /// # Errors
