@@ -4,6 +4,7 @@ use crate::attr::{as_set, errno, file_attr, file_type, name_only};
 use crate::backend::FuseBackend;
 use crate::block_on::block_on;
 use crate::counts::{Counts, Op};
+use crate::expiry::Lookups;
 use crate::locking::{LockRequest, Locking};
 use crate::loopback;
 use crate::mount::READ_AHEAD_KIB;
@@ -18,7 +19,7 @@ use tessera_mount::attr::nanoseconds;
 use tessera_mount::backend::{Backend, NewAttr, RenameMode};
 use tessera_mount::mount::Mount;
 use tessera_mount::ops::{Caller, ListedEntry, Opened, ShownEntry};
-use tessera_wire::{Attr, DiskInfo};
+use tessera_wire::{Attr, DiskInfo, InodeKind};
 
 /// Longest write that the kernel sends at once, bytes.
 const MAX_WRITE_BYTES: u32 = 1 << 20;
@@ -37,6 +38,7 @@ pub struct TesseraFs {
     mount: Arc<Mount<FuseBackend>>,
     locking: Locking,
     counts: Arc<Counts>,
+    lookups: Arc<Lookups>,
     options: crate::Options,
 }
 
@@ -54,8 +56,13 @@ type Outcome<T> = Result<T, tessera_mount::errno::Errno>;
 
 impl TesseraFs {
     /// Serves `mount`.
-    pub fn new(mount: Arc<Mount<FuseBackend>>, counts: Arc<Counts>, options: crate::Options) -> Self {
-        TesseraFs { mount, locking: Locking::default(), counts, options }
+    pub(crate) fn new(
+        mount: Arc<Mount<FuseBackend>>,
+        counts: Arc<Counts>,
+        lookups: Arc<Lookups>,
+        options: crate::Options,
+    ) -> Self {
+        TesseraFs { mount, locking: Locking::default(), counts, lookups, options }
     }
 
     fn is_loopback(&self, req: &Request) -> bool {
@@ -159,8 +166,12 @@ impl Filesystem for TesseraFs {
                 reply.entry(&Duration::ZERO, &file_attr(&attr), Generation(generation));
             });
         }
+        let mut looking_up = self.lookups.begin((parent.0, name.as_bytes().to_vec()));
         let since_ns = self.now_ns();
         let looked_up = block_on(self.mount.lookup(req.pid(), (parent.0, name.as_bytes())));
+        if looked_up.as_ref().is_ok_and(|shown| shown.attr.kind() == InodeKind::Directory) {
+            looking_up.is_directory();
+        }
         self.reply_entry(parent, looked_up, since_ns, reply);
     }
 
@@ -230,6 +241,9 @@ impl Filesystem for TesseraFs {
     fn mkdir(&self, req: &Request, parent: INodeNo, name: &OsStr, mode: u32, _umask: u32, reply: ReplyEntry) {
         let since_ns = self.now_ns();
         let made = block_on(self.mount.make_directory(caller(req), (parent.0, name.as_bytes()), mode));
+        if made.is_ok() {
+            self.lookups.made((parent.0, name.as_bytes().to_vec()));
+        }
         self.reply_entry(parent, made, since_ns, reply);
     }
 
@@ -400,6 +414,9 @@ impl Filesystem for TesseraFs {
             let (attr, ttl, generation) = match &entry.shown {
                 Some(shown) => {
                     let ttl = self.options.cache_ttl.saturating_sub(entry.age).min(entry.kept_for);
+                    if shown.attr.kind() == InodeKind::Directory {
+                        self.lookups.made((ino.0, entry.name.to_vec()));
+                    }
                     (file_attr(&shown.attr), ttl, shown.generation)
                 }
                 None => (name_only(entry.ino, entry.kind), Duration::ZERO, 0),

@@ -4,14 +4,16 @@ use crate::attached::{Attached, SOURCE, is_dead, is_mounted};
 use crate::backend::{FuseBackend, NoticeQueues, hear_recalls};
 use crate::block_on::block_on;
 use crate::counts::{Counts, MountMetrics};
-use crate::expiry::Expiry;
+use crate::expiry::{Expiry, Lookups};
 use crate::fs::TesseraFs;
 use crate::guard::Guard;
 use crate::loopback::Loopback;
 use crate::spool::{SpoolDirectory, SpoolError, SpoolOptions};
 use fuser::{Config, INodeNo, MountOption, Notifier, SessionACL};
+use std::ffi::OsStr;
 use std::io::ErrorKind;
 use std::ops::Range;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -151,7 +153,8 @@ impl Mount {
         let (core, counts) = (Arc::new(core), Arc::<Counts>::default());
         hear_recalls(&core);
         block_on(core.recover());
-        let fs = TesseraFs::new(core.clone(), counts.clone(), options);
+        let lookups = Arc::<Lookups>::default();
+        let fs = TesseraFs::new(core.clone(), counts.clone(), lookups.clone(), options);
         let session = fuser::Session::new(fs, &path, &config).map_err(refused)?;
         let (attached, notifier) = Attached::new(session, &path).map_err(refused)?;
         if let Err(error) = guard.watch(attached.minor()) {
@@ -160,7 +163,7 @@ impl Mount {
         let _ = core.backend.notifier.set(notifier.clone());
         read_ahead(&path);
         let expiry = Expiry::new(attached.device().map_err(refused)?);
-        let notifying = notify(&notifier, expiry, notices).map_err(refused)?;
+        let notifying = notify(&notifier, (expiry, lookups), notices).map_err(refused)?;
         let (weak, queue) = (Arc::downgrade(&core), queues.rewrites);
         spawn("rewrite", move || block_on(ops::rewrites::work(weak, queue))).map_err(refused)?;
         let weak = Arc::downgrade(&core);
@@ -271,10 +274,18 @@ fn config(options: &Options) -> Config {
 }
 
 /// Starts the threads that tell the kernel what to drop, or to ask for again.
-fn notify(notifier: &Notifier, expiry: Expiry, queues: NoticeQueues) -> std::io::Result<Vec<JoinHandle<()>>> {
+fn notify(
+    notifier: &Notifier,
+    (expiry, lookups): (Expiry, Arc<Lookups>),
+    queues: NoticeQueues,
+) -> std::io::Result<Vec<JoinHandle<()>>> {
     // A notice fails if the kernel does not have the name or the inode; that is no error.
-    let expire_name = move |(parent, name): Name, ()| _ = expiry.expire(parent, &name);
-    let names = spawn("notify", move || queues.names.run(expire_name));
+    let to = notifier.clone();
+    let forget_name = move |name: Name, ()| match lookups.may_expire(&name) {
+        true => _ = expiry.expire(name.0, &name.1),
+        false => _ = to.inval_entry(INodeNo(name.0), OsStr::from_bytes(&name.1)),
+    };
+    let names = spawn("notify", move || queues.names.run(forget_name));
     let pages = queues.pages.into_iter().map(|queue| {
         let to = notifier.clone();
         let drop_pages = move |ino, bytes: Range<u64>| {

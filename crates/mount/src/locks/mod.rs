@@ -350,7 +350,10 @@ impl<B: Backend> Locks<B> {
         }
         let Some(owned) = state.owners.get_mut(&key) else { return };
         owned.set(lock);
-        owned.pending.push(Pending::Set(*lock));
+        // A mount that is cut off is told so by each close.
+        if owned.pending.last() != Some(&Pending::Set(*lock)) {
+            owned.pending.push(Pending::Set(*lock));
+        }
         if !state.is_locked(lock.ino) {
             state.fences.remove(&lock.ino);
         }

@@ -157,6 +157,10 @@ impl Owned {
 
     /// A request is on its way.
     pub fn asks(&mut self, seq: u64, lock: &FileLock) {
+        // After a loss the owner began anew.
+        if !self.begun.contains(lock) {
+            self.begun.push(*lock);
+        }
         self.asked.push((seq, *lock));
     }
 

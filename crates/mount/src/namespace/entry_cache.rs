@@ -244,8 +244,9 @@ impl EntryCache {
 
     /// This mount changed an inode, and the manager answered with its new attributes. An entry under a lease stays cached, and the answer may
     /// grant a lease.
-    pub fn changed_here(&mut self, stamp: Stamp, entry: &Entry) {
-        let Some(attr) = &entry.attr else { return };
+    /// Returns whether these attributes are known to be the newest.
+    pub fn changed_here(&mut self, stamp: Stamp, entry: &Entry) -> bool {
+        let Some(attr) = &entry.attr else { return true };
         // Answers to two changes of this mount may arrive in either order, and so may one to a question that was asked later. Then it is
         // unknown which attributes are newer.
         let cached = self.inodes.get(&attr.ino);
@@ -257,6 +258,7 @@ impl EntryCache {
             true => self.put(stamp, None, entry, attr),
             false => drop(self.remove(attr.ino)),
         }
+        !outdated
     }
 
     /// This mount created something as `name` in `parent`.

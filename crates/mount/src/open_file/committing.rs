@@ -139,7 +139,7 @@ impl<B: Backend> State<B> {
         self.times = Times::default();
         self.below = Below::Kept;
         match (stamp, &done.entry) {
-            (Some(stamp), Some(entry)) => mount.namespace.with(|core, _| core.cache.changed_here(stamp, entry)),
+            (Some(stamp), Some(entry)) => mount.namespace.with(|core, _| _ = core.cache.changed_here(stamp, entry)),
             (Some(_), None) => mount.namespace.forget(&[self.ino]),
             (None, _) => {}
         }

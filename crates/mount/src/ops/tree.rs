@@ -446,7 +446,10 @@ impl<B: Backend> Mount<B> {
             self.namespace.forget(&[ino]);
         }
         let entry = changed.map_err(|e| explained("set attributes", ino, &e))?;
-        self.namespace.with(|core, _| core.cache.changed_here(stamp, &entry));
+        if !self.namespace.with(|core, _| core.cache.changed_here(stamp, &entry)) {
+            // The kernel may know newer ones, and asks again.
+            self.kernel.lock().changed_elsewhere(ino, self.backend.now_ns());
+        }
         entry.attr.ok_or(Errno::EIO)
     }
 

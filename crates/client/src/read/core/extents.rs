@@ -6,9 +6,13 @@ use tessera_wire::{Extent, WrongContent};
 
 /// Most extents cached; a reader that returns to an evicted page requests it again.
 const MAX_EXTENTS: usize = 16_384;
-/// A request covers at least this many bytes of the version. Each covers twice as many as the one before it, so that a reader at random
+/// The first request covers at least this many bytes of the version. Each covers twice as many as the one before it, so that a reader at random
 /// places soon knows all extents, and one that reads few bytes asks for few.
 const FIRST_REACH_BYTES: u64 = AHEAD_BYTES;
+/// A request reaches no farther than to this many extents that are as long as those of the last answer, unless a read does.
+const MAX_REACH_EXTENTS: u64 = MAX_EXTENTS as u64 / 4;
+/// As that, once not all extents fit.
+const FEW_EXTENTS: u64 = 8;
 /// No request covers more bytes than this, unless a read does.
 const MAX_REACH_BYTES: u64 = 1 << 30;
 
@@ -19,13 +23,22 @@ pub(super) struct Pages {
     /// Offset that the request in flight starts at.
     pub asked: Option<u64>,
     reach_bytes: u64,
+    /// [`MAX_REACH_EXTENTS`], or [`FEW_EXTENTS`].
+    reach_extents: u64,
     extents: usize,
     uses: u64,
 }
 
 impl Default for Pages {
     fn default() -> Self {
-        Pages { by_start: BTreeMap::new(), asked: None, reach_bytes: FIRST_REACH_BYTES, extents: 0, uses: 0 }
+        Pages {
+            by_start: BTreeMap::new(),
+            asked: None,
+            reach_bytes: FIRST_REACH_BYTES,
+            reach_extents: MAX_REACH_EXTENTS,
+            extents: 0,
+            uses: 0,
+        }
     }
 }
 
@@ -92,6 +105,7 @@ impl Pages {
         assert!(start < page.end, "an empty page at {start}");
         let covered: Vec<u64> = self.by_start.range(start..page.end).map(|(start, _)| *start).collect();
         covered.into_iter().for_each(|start| self.remove(start));
+        let extent_bytes = (page.end - start) / page.extents.len().max(1) as u64;
         self.extents += page.extents.len();
         self.uses += 1;
         page.used = self.uses;
@@ -100,8 +114,9 @@ impl Pages {
             let oldest = self.by_start.iter().min_by_key(|(_, page)| page.used).map(|(start, _)| *start);
             oldest.into_iter().for_each(|start| self.remove(start));
             // Not all of them fit: what is asked for beside what is wanted is forgotten before it is used.
-            self.reach_bytes = (self.reach_bytes / 4).max(FIRST_REACH_BYTES);
+            self.reach_extents = FEW_EXTENTS;
         }
+        self.reach_bytes = self.reach_bytes.min(self.reach_extents.saturating_mul(extent_bytes.max(1)));
     }
 
     /// How many bytes from `from` on to ask for, of which `wanted` are needed: more with each request, but none that are known.
@@ -286,7 +301,7 @@ mod tests {
         // One page may be longer than all together may be.
         pages.insert(most + 10, bytes(most + 10, 3 * most));
         assert!(pages.find(20).is_none() && pages.find(2 * most).is_some());
-        assert_eq!(pages.reach(4 * most, 1), FIRST_REACH_BYTES, "not all fit");
+        assert_eq!(pages.reach(4 * most, 1), FEW_EXTENTS, "not all fit");
         assert_eq!(pages.by_start.len(), 1);
     }
 
@@ -309,7 +324,9 @@ mod tests {
         assert_eq!(pages.reach(5, 100), FIRST_REACH_BYTES);
         assert_eq!(pages.reach(5, 3 * FIRST_REACH_BYTES), 3 * FIRST_REACH_BYTES);
         pages.insert(20, page(30, vec![extent(20, 10, 0, 0)]));
-        assert_eq!((pages.reach(5, 100), pages.reach(30, 100)), (15, 8 * FIRST_REACH_BYTES));
+        let most = MAX_REACH_EXTENTS * 10;
+        assert_eq!((pages.reach(5, 100), pages.reach(30, 100)), (15, 2 * most), "as long as the extents are");
+        pages.insert(1 << 40, page((1 << 40) + (1 << 30), vec![extent(1 << 40, 1 << 30, 0, 0)]));
         (0..60).for_each(|_| _ = pages.reach(30, 1));
         assert_eq!(pages.reach(30, 1), MAX_REACH_BYTES);
     }

@@ -228,16 +228,37 @@ impl Lockers {
 
     /// Takes over a lock that a client asserts. Returns false if that conflicts with what others have asserted.
     fn claim(&mut self, want: Want, may_be_shared: bool) -> bool {
-        let is_doubtful = may_be_shared && want.held.mode == LockMode::Write;
+        if want.held.mode == LockMode::Write {
+            return self.claim_exclusive(want, may_be_shared);
+        }
         while self.table.lock(want, None) != LockResult::Granted {
             // Who is in the way shares it already, if it may and this client does.
-            let in_the_way = self.table.in_the_way(&want).filter(|_| want.held.mode == LockMode::Read);
-            let Some(shared) = in_the_way.and_then(|lock| self.doubtful_part(&want, lock)) else {
-                return is_doubtful && self.claim(want.shared(), false);
-            };
+            let shared = self.table.in_the_way(&want).and_then(|lock| self.doubtful_part(&want, lock));
+            let Some(shared) = shared else { return false };
             self.table.lock(shared, None);
         }
-        self.doubtful.extend(Some(want).filter(|_| is_doubtful));
+        true
+    }
+
+    /// As [`Lockers::claim`]. A lock that may be shared is, where others share it.
+    fn claim_exclusive(&mut self, want: Want, may_be_shared: bool) -> bool {
+        let mut rest = want;
+        while self.table.lock(rest, None) != LockResult::Granted {
+            let shared =
+                self.table.in_the_way(&rest).filter(|(_, _, held)| may_be_shared && held.mode == LockMode::Read);
+            let Some(shared) = shared.and_then(|(_, bytes, _)| bytes.common(&rest.bytes)) else { return false };
+            let before = Bytes { end: shared.start.saturating_sub(1), ..rest.bytes };
+            let is_free = shared.start == rest.bytes.start
+                || self.table.lock(Want { bytes: before, ..rest }, None) == LockResult::Granted;
+            let is_shared =
+                is_free && self.table.lock(Want { bytes: shared, ..rest.shared() }, None) == LockResult::Granted;
+            match is_shared {
+                true if shared.end == rest.bytes.end => break,
+                true => rest.bytes.start = shared.end + 1,
+                false => return false,
+            }
+        }
+        self.doubtful.extend(Some(want).filter(|_| may_be_shared));
         true
     }
 

@@ -764,6 +764,18 @@ fn a_lock_that_may_be_shared_is_shared_if_another_client_shares_it() {
         assert_eq!(ask(0, 1, part(LockMode::Write)), LockAnswer::Now(LockOutcome::Grace));
         assert!(matches!(ask(0, 2, part(LockMode::Read)), LockAnswer::Granted(Some(_))));
     }
+    // Nothing else of it is shared.
+    for (first, second, shared_by) in [(doubtful, read, 1), (read, doubtful, 2)] {
+        let (_, mut lockers) = asserted(first, second);
+        lockers.hold(0, 3, &begin(9), &config()).unwrap();
+        let mut may_share = |start, end| {
+            let table = lockers.clients[&3].table;
+            let ask = set(start, table, file_lock(1, start, end, LockMode::Read));
+            matches!(lockers.set(0, 3, &ask, &config()).unwrap(), LockAnswer::Granted(Some(_)))
+        };
+        let shared = [(0, 19), (20, 29), (30, 99), (50, 60)].map(|(start, end)| may_share(start, end));
+        assert_eq!(shared, [false, true, false, false], "shared by {shared_by}");
+    }
     // Until all are back, nobody knows that it does not share it.
     let (_, mut lockers) = asserted(doubtful, file_lock(1, 200, 209, LockMode::Read));
     let ask = |lockers: &mut Lockers, seq| lockers.set(0, 1, &set(seq, 9, write), &config()).unwrap();
