@@ -187,7 +187,7 @@ pub fn next_step(factor: f64, progress: Progress) -> Step {
 
 /// Whether nearly everything is needed for such an error of the number or sum of any group, because none was met in more than
 /// `most_units` of the units of a sample. Unlike a variance, this is sure from the first units on: what lies in a share p of all
-/// units has E[Y]² ≤ p E[Y²], so its relative variance between units is (1 − p)/p at least.
+/// units has E(Y)² ≤ p E(Y²), so its relative variance between units is (1 − p)/p at least.
 pub fn is_out_of_reach(most_units: u64, relative_error: f64, confidence: f64, progress: Progress) -> bool {
     let (seen, now, all) = (most_units as f64, progress.units as f64, progress.all_units as f64);
     // More than three standard deviations of a Poisson law above what was seen.
