@@ -350,10 +350,7 @@ impl<B: Backend> Locks<B> {
         }
         let Some(owned) = state.owners.get_mut(&key) else { return };
         owned.set(lock);
-        // A mount that is cut off is told so by each close.
-        if owned.pending.last() != Some(&Pending::Set(*lock)) {
-            owned.pending.push(Pending::Set(*lock));
-        }
+        owned.tell(lock);
         if !state.is_locked(lock.ino) {
             state.fences.remove(&lock.ino);
         }

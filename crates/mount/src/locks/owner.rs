@@ -169,6 +169,15 @@ impl Owned {
         self.asked.retain(|(number, _)| *number != seq);
     }
 
+    /// Queues the message that the owner gives `lock` up. If that is the last one queued, and no request can be granted after it, once is enough: each close
+    /// on a mount that is cut off gives the same up.
+    pub fn tell(&mut self, lock: &FileLock) {
+        let is_told = self.pending.last() == Some(&Pending::Set(*lock));
+        if !(is_told && self.begun.is_empty() && self.asked.is_empty()) {
+            self.pending.push(Pending::Set(*lock));
+        }
+    }
+
     /// The answer to request `seq` was lost: queues messages that set its range to what the owner holds.
     pub fn set_again(&mut self, asked: &FileLock, seq: u64) {
         self.pending.extend([Pending::Withdraw(seq), Pending::Again(*asked)]);
@@ -320,6 +329,20 @@ mod tests {
         assert_eq!(may_be(&owned), [false]);
         owned.begin(&lock(20, 29, LockMode::Read));
         assert_eq!(may_be(&owned), [false]);
+    }
+
+    /// A request that is on its way may be granted after the message that is being sent.
+    #[test]
+    fn what_is_given_up_twice_is_told_once_unless_a_request_is_under_way() {
+        let (unlock, write) = (lock(0, LAST_BYTE, LockMode::Unlock), lock(0, 9, LockMode::Write));
+        let mut owned = Owned::default();
+        (0..3).for_each(|_| owned.tell(&unlock));
+        assert_eq!(owned.pending.len(), 1);
+        owned.begin(&write);
+        owned.tell(&unlock);
+        owned.end(&write);
+        owned.tell(&unlock);
+        assert_eq!(owned.pending.len(), 2);
     }
 
     /// The manager counts joined ranges against its limit, so the client must join them, too.
