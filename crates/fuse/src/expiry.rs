@@ -54,9 +54,10 @@ impl Lookups {
     }
 
     /// Whether a name may expire. If not, it is dropped.
-    pub fn may_expire(&self, name: &Name) -> bool {
+    pub fn may_expire(&self, name: &Name, now: Instant) -> bool {
         let state = self.0.lock();
-        let is_idle = |answered: &Option<Instant>| answered.is_none_or(|at| at.elapsed() > TAKEN_IN);
+        let is_idle =
+            |answered: &Option<Instant>| answered.is_none_or(|at| now.saturating_duration_since(at) > TAKEN_IN);
         state.directories.get(name).is_some_and(is_idle) && !state.under_way.contains_key(name)
     }
 }
@@ -71,7 +72,7 @@ impl State {
 
 impl LookingUp<'_> {
     /// The name is that of a directory.
-    pub fn is_directory(&mut self) {
+    pub fn found_directory(&mut self) {
         self.is_directory = true;
     }
 }
@@ -144,23 +145,23 @@ mod tests {
 
     #[test]
     fn only_directories_that_nobody_looks_up_expire() {
-        let (lookups, name) = (Lookups::default(), || (1, b"dir".to_vec()));
-        assert!(!lookups.may_expire(&name()), "it may be a file");
+        let (lookups, name, began) = (Lookups::default(), || (1, b"dir".to_vec()), Instant::now());
+        let may_expire = |now| lookups.may_expire(&name(), now);
+        assert!(!may_expire(began), "it may be a file");
         lookups.made(name());
-        assert!(lookups.may_expire(&name()));
+        assert!(may_expire(began));
         let mut one = lookups.begin(name());
-        one.is_directory();
-        assert!(!lookups.may_expire(&name()));
+        one.found_directory();
+        assert!(!may_expire(began));
         let mut two = lookups.begin(name());
-        two.is_directory();
+        two.found_directory();
         drop(one);
-        assert!(!lookups.may_expire(&name()), "another one is under way");
+        assert!(!may_expire(began), "another one is under way");
         drop(two);
-        assert!(!lookups.may_expire(&name()), "the kernel may not have taken the answer in");
-        std::thread::sleep(TAKEN_IN + Duration::from_millis(5));
-        assert!(lookups.may_expire(&name()));
+        assert!(!may_expire(began), "the kernel may not have taken the answer in");
+        assert!(may_expire(Instant::now() + 2 * TAKEN_IN));
         drop(lookups.begin(name()));
-        assert!(!lookups.may_expire(&name()), "there is no directory of that name any more");
+        assert!(!may_expire(began), "there is no directory of that name any more");
         (0..=MAX_DIRECTORIES as u64).for_each(|at| lookups.made((at, Vec::new())));
         assert!(lookups.0.lock().directories.len() <= MAX_DIRECTORIES && lookups.0.lock().under_way.is_empty());
     }

@@ -170,7 +170,7 @@ impl Filesystem for TesseraFs {
         let since_ns = self.now_ns();
         let looked_up = block_on(self.mount.lookup(req.pid(), (parent.0, name.as_bytes())));
         if looked_up.as_ref().is_ok_and(|shown| shown.attr.kind() == InodeKind::Directory) {
-            looking_up.is_directory();
+            looking_up.found_directory();
         }
         self.reply_entry(parent, looked_up, since_ns, reply);
     }

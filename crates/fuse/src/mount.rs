@@ -281,7 +281,7 @@ fn notify(
 ) -> std::io::Result<Vec<JoinHandle<()>>> {
     // A notice fails if the kernel does not have the name or the inode; that is no error.
     let to = notifier.clone();
-    let forget_name = move |name: Name, ()| match lookups.may_expire(&name) {
+    let forget_name = move |name: Name, ()| match lookups.may_expire(&name, Instant::now()) {
         true => _ = expiry.expire(name.0, &name.1),
         false => _ = to.inval_entry(INodeNo(name.0), OsStr::from_bytes(&name.1)),
     };
