@@ -435,20 +435,26 @@ fn a_client_holds_no_locks_when_its_record_failed() {
     assert!(is_recorded || reply.is_err(), "another manager would grant her locks to others");
 }
 
-/// P7: an assertion of before a loss that arrives late says nothing of the locks that its client has got since.
-#[test]
-fn a_late_assertion_of_before_a_loss_takes_away_no_later_lock() {
+/// Alice lost her locks and is back. Her first assertion is stuck in a connection that she gave up; the repeated one was answered, and she locked anew. Returns
+/// the table of before, which is Bob's still, the late assertion, and her present table.
+fn locked_after_a_loss() -> (Rig, u64, HoldLocks, u64) {
     let mut rig = Rig::new(4);
     let table = hold(&mut rig, ALICE, 0, &[]).table;
     hold(&mut rig, BOB, 0, &[]);
     rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, end: End::Reset, client_gone: ALICE });
     rig.tick(2_100);
     rig.tick(100);
-    // She is back. Her first assertion is stuck in a connection that she gives up; the repeated one is answered.
     let late = assertion(&mut rig, ALICE, table, &[]);
     assert!(hold(&mut rig, ALICE, table, &[]).lost);
     let again = hold(&mut rig, ALICE, 0, &[]).table;
     assert_eq!(set(&mut rig, ALICE, again, LockMode::Write), Ok(LockOutcome::Granted));
+    (rig, table, late, again)
+}
+
+/// P7: an assertion of before a loss that arrives late says nothing of the locks that its client has got since.
+#[test]
+fn a_late_assertion_of_before_a_loss_takes_away_no_later_lock() {
+    let (mut rig, table, late, again) = locked_after_a_loss();
     assert_eq!(set(&mut rig, BOB, table, LockMode::Write), Ok(LockOutcome::Refused));
     let _ = rig.ask_as(Role::Client, ALICE, &late).unwrap();
     rig.tick(100);
@@ -481,18 +487,9 @@ pub(super) fn a_delayed_request_to_begin_takes_no_lock_from_its_client_in_grace(
 /// P7: as above, of an assertion that was stuck in a connection while the client lost its locks, began anew and got others.
 #[test]
 pub(super) fn an_assertion_of_before_a_loss_takes_no_lock_from_its_client_in_grace() {
-    let mut rig = Rig::new(4);
-    let table = hold(&mut rig, ALICE, 0, &[]).table;
-    let bob = hold(&mut rig, BOB, 0, &[]).table;
-    rig.core.handle(rig.now_ns, Event::ConnectionClosed { connection: ALICE, end: End::Reset, client_gone: ALICE });
-    rig.tick(2_100);
-    rig.tick(100);
-    let late = assertion(&mut rig, ALICE, table, &[]);
-    assert!(hold(&mut rig, ALICE, table, &[]).lost);
-    let again = hold(&mut rig, ALICE, 0, &[]).table;
-    assert_eq!(set(&mut rig, ALICE, again, LockMode::Write), Ok(LockOutcome::Granted));
+    let (rig, table, late, again) = locked_after_a_loss();
     let mut rig = rig.restart();
-    let bob = hold(&mut rig, BOB, bob, &[]).table;
+    let bob = hold(&mut rig, BOB, table, &[]).table;
     let _ = rig.ask_as(Role::Client, ALICE, &late).unwrap();
     assert_eq!(set(&mut rig, BOB, bob, LockMode::Write), Ok(LockOutcome::Grace));
     assert!(!hold(&mut rig, ALICE, again, &[lock(LockMode::Write)]).lost);
