@@ -457,7 +457,7 @@ impl Client {
             // Hints of a newer release on the directory are no reason to fail: the manager knows them.
             expect_policy: Policy::from_hints(all).ok(),
             hints,
-            times: Times { mtime_ns: options.mtime_ns, ctime_ns: 0 },
+            times: Times { mtime_ns: options.mtime_ns, ..Times::default() },
             owner: options.owner,
         })
     }

@@ -51,7 +51,7 @@ impl Client {
             if_version: Some(opened.version.version),
             size_hint_bytes: Some(size_bytes),
             // No byte changes.
-            times: Times { mtime_ns: opened.attr.mtime_ns, ctime_ns: opened.attr.ctime_ns },
+            times: Times { mtime_ns: opened.attr.mtime_ns, ctime_ns: opened.attr.ctime_ns, atime_ns: 0 },
             want_lease: false,
             content: if opened.attr.version == opened.version.version { opened.attr.content } else { 0 },
             ..write_params(ino, false)

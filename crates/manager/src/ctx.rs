@@ -96,6 +96,11 @@ impl AddAssign for GroupBytes {
 }
 
 impl Ctx<'_> {
+    /// A time that the client chose, ns since 1970; 0: now.
+    pub fn or_now(&self, time_ns: i64) -> i64 {
+        if time_ns == 0 { self.wall_ns } else { time_ns }
+    }
+
     /// A number that depends on soft state or the configuration. `choose` computes it when the command is first applied; a
     /// replay reads it from the log.
     ///

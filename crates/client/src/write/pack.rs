@@ -163,6 +163,7 @@ impl Packing {
             extents: pieces.into_iter().map(|(offset, piece)| self.extent(offset, &piece)).collect(),
             mtime_ns: params.times.mtime_ns,
             ctime_ns: params.times.ctime_ns,
+            atime_ns: params.times.atime_ns,
             file_mode: Some(params.owner.mode),
             uid: params.owner.uid,
             gid: params.owner.gid,

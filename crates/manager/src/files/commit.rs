@@ -71,11 +71,6 @@ fn check_fence(ctx: &mut Ctx, request: &Commit, ino: u64) -> Result<()> {
     refuse(Code::LockLost, text)
 }
 
-/// A time that the client chose; 0: now.
-fn or_now(ctx: &Ctx, time_ns: i64) -> i64 {
-    if time_ns == 0 { ctx.wall_ns } else { time_ns }
-}
-
 /// A commit while it is applied.
 pub(super) struct Committer<'a> {
     request: &'a Commit,
@@ -244,6 +239,9 @@ impl<'a> Committer<'a> {
         let version = self.build(ctx, &inode)?;
         let number = inode.version_number + 1;
         let id = versions::publish(ctx, &mut inode, number, &version)?;
+        if request.atime_ns != 0 {
+            inode.atime_ns = request.atime_ns;
+        }
         assert_eq!((inode.version_id, inode.version_number), (id, number), "the commit's version is the current one");
         if is_new {
             inode.insert(ctx.db)?;
@@ -306,8 +304,8 @@ impl<'a> Committer<'a> {
             size_bytes,
             data_bytes,
             new_bytes: session.staged_new + self.new_bytes,
-            mtime_ns: or_now(ctx, request.mtime_ns),
-            ctime_ns: or_now(ctx, request.ctime_ns),
+            mtime_ns: ctx.or_now(request.mtime_ns),
+            ctime_ns: ctx.or_now(request.ctime_ns),
             content: request.content,
         })
     }

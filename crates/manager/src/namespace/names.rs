@@ -194,9 +194,9 @@ pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Result<Entry> {
     if request.ino != 0 {
         inode.ino = request.ino;
     }
-    if request.time_ns != 0 {
-        (inode.mtime_ns, inode.ctime_ns) = (request.time_ns, request.time_ns);
-    }
+    inode.mtime_ns = ctx.or_now(request.mtime_ns);
+    inode.ctime_ns = ctx.or_now(request.ctime_ns);
+    inode.atime_ns = request.atime_ns;
     match kind {
         InodeKind::File => ctx.meta.files += 1,
         _ => inode.hints = Vec::new(),

@@ -732,15 +732,16 @@ fn a_pessimistic_file_leans_on_nothing_that_is_not_durable() {
     rig.audit();
 }
 
-/// The client's kernel keeps a file's change time; without it the manager's time counts.
+/// The client's kernel keeps a file's times; without them the manager's time counts, and an access time stays.
 #[test]
-fn the_change_time_is_the_clients_if_it_names_one() {
+fn times_are_the_clients_if_it_names_them() {
     let mut rig = Rig::new(4);
     let ctime_ns = |entry: Entry| entry.attr.unwrap().ctime_ns;
     let (op_id, kind, name) = (rig.op(), InodeKind::File as i32, b"f".to_vec());
-    let made = rig.ask(&MakeNode { op_id, parent: 1, name, kind, time_ns: 41, ..MakeNode::default() }).unwrap();
+    let times = MakeNode { mtime_ns: 39, ctime_ns: 40, atime_ns: 41, ..MakeNode::default() };
+    let made = rig.ask(&MakeNode { op_id, parent: 1, name, kind, ..times }).unwrap();
     let attr = made.attr.unwrap();
-    assert_eq!((attr.ctime_ns, attr.mtime_ns), (41, 41));
+    assert_eq!((attr.mtime_ns, attr.ctime_ns, attr.atime_ns), (39, 40, 41));
     let ino = attr.ino;
     for (given, recorded_ns) in [(Some(42), 42), (None, rig.now_ns)] {
         let op_id = rig.op();
@@ -748,13 +749,13 @@ fn the_change_time_is_the_clients_if_it_names_one() {
             rig.ask(&SetAttr { op_id, ino, mode: Some(0o600), ctime_ns: given, ..SetAttr::default() }).unwrap();
         assert_eq!(ctime_ns(changed), recorded_ns);
     }
-    for (given_ns, recorded_ns) in [(43, 43), (0, rig.now_ns)] {
+    for (given_ns, recorded_ns, atime_ns) in [(43, 43, 8), (0, rig.now_ns, 0)] {
         let op_id = rig.op();
         let session_id = rig.ask(&OpenWrite { op_id, ino, ..OpenWrite::default() }).unwrap().session_id;
         let (op_id, mode) = (rig.op(), CommitMode::Replace as i32);
-        let commit =
-            Commit { op_id, session_id, mode, mtime_ns: 7, ctime_ns: given_ns, want_lease: true, ..Commit::default() };
+        let times = Commit { mtime_ns: 7, ctime_ns: given_ns, atime_ns, ..Commit::default() };
+        let commit = Commit { op_id, session_id, mode, want_lease: true, ..times };
         let attr = rig.ask(&commit).unwrap().entry.unwrap().attr.unwrap();
-        assert_eq!((attr.ctime_ns, attr.mtime_ns), (recorded_ns, 7));
+        assert_eq!((attr.ctime_ns, attr.mtime_ns, attr.atime_ns), (recorded_ns, 7, 8));
     }
 }

@@ -14,7 +14,9 @@
 //! ```
 
 use super::{Claimant, EntryAttr, Name, NewFile};
+use crate::backend::NewAttr;
 use std::collections::{HashMap, VecDeque};
+use tessera_client::Times;
 use tessera_wire::{Attr, Code};
 
 /// Why a file does not exist after all: the manager's refusal. [`Code::VersionConflict`]: another client took the name.
@@ -23,6 +25,8 @@ pub type Loss = Code;
 #[derive(Debug)]
 struct Deferred {
     entry: EntryAttr,
+    /// Access time that a program set; 0: none did.
+    atime_ns: i64,
     name: Name,
     settle_at_ns: i64,
     state: State,
@@ -62,7 +66,7 @@ impl DeferredCreates {
     pub fn insert(&mut self, ino: u64, name: Name, entry: EntryAttr, settle_at_ns: i64) {
         let named = self.by_name.insert(name.clone(), ino);
         assert!(named.is_none(), "{named:?} and {ino} would have one name");
-        let file = Deferred { entry, name, settle_at_ns, state: State::Idle, closed: false };
+        let file = Deferred { entry, atime_ns: 0, name, settle_at_ns, state: State::Idle, closed: false };
         let replaced = self.files.insert(ino, file);
         assert!(replaced.is_none(), "inode number {ino} was drawn twice");
     }
@@ -100,9 +104,16 @@ impl DeferredCreates {
     }
 
     /// Changes attributes, unless a request with the old ones is in flight.
-    pub fn set_attr(&mut self, ino: u64, change: impl FnOnce(&mut Attr)) -> Option<EntryAttr> {
+    pub fn set_attr(&mut self, ino: u64, new: &NewAttr) -> Option<EntryAttr> {
         let file = self.files.get_mut(&ino).filter(|file| matches!(file.state, State::Idle))?;
-        change(&mut file.entry.attr);
+        let NewAttr { mode, uid, gid, mtime_ns, ctime_ns, atime_ns } = *new;
+        let attr = &mut file.entry.attr;
+        (attr.mode, attr.uid, attr.gid) =
+            (mode.unwrap_or(attr.mode), uid.unwrap_or(attr.uid), gid.unwrap_or(attr.gid));
+        (attr.mtime_ns, attr.ctime_ns) = (mtime_ns.unwrap_or(attr.mtime_ns), ctime_ns.unwrap_or(attr.ctime_ns));
+        if let Some(atime_ns) = atime_ns {
+            (attr.atime_ns, file.atime_ns) = (atime_ns, atime_ns);
+        }
         Some(file.entry.clone())
     }
 
@@ -186,7 +197,9 @@ impl DeferredCreates {
     pub fn new_file(&self, ino: u64, inos: u32) -> NewFile {
         let file = &self.files[&ino];
         let (parent, name) = file.name.clone();
-        NewFile { ino, parent, name, entry: file.entry.clone(), inos }
+        let Attr { mtime_ns, ctime_ns, .. } = file.entry.attr;
+        let times = Times { mtime_ns, ctime_ns, atime_ns: file.atime_ns };
+        NewFile { ino, parent, name, entry: file.entry.clone(), times, inos }
     }
 
     fn remove(&mut self, ino: u64) {

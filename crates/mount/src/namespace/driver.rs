@@ -196,11 +196,10 @@ impl<B: Backend> NamespaceDriver<B> {
         let Action::Commit(waiter, file) = self.wait(|waiter| Event::Commit(waiter, ino)).await else {
             unreachable!("a commit begins as one");
         };
-        let NewFile { parent, name, entry, inos, .. } = file?;
+        let NewFile { parent, name, entry, times: created, inos, .. } = file?;
         let stamp = self.with(Namespace::stamp);
         let (owner, policy) = (owner_of(&entry.attr), entry.policy());
         let new = FileToWrite { parent, name: &name, ino, owner, policy, inos };
-        let created = Times { mtime_ns: entry.attr.mtime_ns, ctime_ns: entry.attr.ctime_ns };
         let done = self.backend.write_new(new, bytes.clone(), times.or(created)).await;
         let result = match &done {
             Ok(done) => {
@@ -299,7 +298,9 @@ impl<B: Backend> NamespaceDriver<B> {
 
     async fn create(&self, group: u64, file: &NewFile) {
         let new = new_node((file.parent, &file.name), InodeKind::File, owner_of(&file.entry.attr));
-        let made = self.backend.make_node(MakeNode { ino: file.ino, time_ns: file.entry.attr.mtime_ns, ..new }).await;
+        let Times { mtime_ns, ctime_ns, atime_ns } = file.times;
+        let new = MakeNode { ino: file.ino, mtime_ns, ctime_ns, atime_ns, ..new };
+        let made = self.backend.make_node(new).await;
         let result = made.map(drop).map_err(|error| match error.code() {
             Code::Exists => {
                 say_taken(file.ino, file.parent);

@@ -38,6 +38,7 @@ use deferred::{DeferredCreates, Next};
 use delegations::Delegations;
 use entry_cache::EntryCache;
 use std::collections::{HashMap, VecDeque};
+use tessera_client::Times;
 use tessera_failpoint as failpoint;
 use tessera_wire::meta::{Entry, InoRange};
 use tessera_wire::{Attr, Code};
@@ -147,6 +148,8 @@ pub(crate) struct NewFile {
     pub name: Vec<u8>,
     /// Owner, mode, hints.
     pub entry: EntryAttr,
+    /// Its times, unless a commit has others.
+    pub times: Times,
     /// Inode numbers to ask for along with it.
     pub inos: u32,
 }
@@ -308,15 +311,9 @@ impl Namespace {
         Some(entry)
     }
 
-    /// Changes a deferred create's attributes. None: the file is not a deferred create, a request about it is in
-    /// flight, or a time is to be changed.
+    /// Changes a deferred create's attributes. None: the file is not a deferred create, or a request about it is in flight.
     pub fn set_deferred_attr(&mut self, ino: u64, new: &NewAttr) -> Option<EntryAttr> {
-        let NewAttr { mode, uid, gid, mtime_ns: None, ctime_ns, atime_ns: None } = *new else { return None };
-        self.deferred.set_attr(ino, |attr| {
-            (attr.mode, attr.uid) = (mode.unwrap_or(attr.mode), uid.unwrap_or(attr.uid));
-            attr.gid = gid.unwrap_or(attr.gid);
-            attr.ctime_ns = ctime_ns.unwrap_or(attr.ctime_ns);
-        })
+        self.deferred.set_attr(ino, new)
     }
 
     // --- events and actions -----------------------------------------------------------------------------------

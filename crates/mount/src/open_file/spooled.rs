@@ -511,5 +511,5 @@ impl<B: Backend> State<B> {
 
 pub(super) fn now<B: Backend>(backend: &B) -> Times {
     let now_ns = backend.wall_ns();
-    Times { mtime_ns: now_ns, ctime_ns: now_ns }
+    Times { mtime_ns: now_ns, ctime_ns: now_ns, ..Times::default() }
 }

@@ -96,7 +96,7 @@ impl<B: Backend> Mount<B> {
             attr.size_bytes = size_bytes;
             if changed {
                 let now_ns = self.backend.wall_ns();
-                let times = file.unsaved_times().await.or(Times { mtime_ns: now_ns, ctime_ns: now_ns });
+                let times = file.unsaved_times().await.or(Times { mtime_ns: now_ns, ctime_ns: now_ns, ..Times::default() });
                 (attr.mtime_ns, attr.ctime_ns) = (times.mtime_ns, times.ctime_ns);
             }
         }
@@ -405,7 +405,7 @@ impl<B: Backend> Mount<B> {
         let now_ns = if new == NewAttr::default() { 0 } else { self.backend.wall_ns() };
         new.atime_ns = new.atime_ns.map(not_zero);
         let mtime_ns = new.mtime_ns.map_or(0, not_zero);
-        let times = Times { mtime_ns, ctime_ns: new.ctime_ns.unwrap_or(now_ns) };
+        let times = Times { mtime_ns, ctime_ns: new.ctime_ns.unwrap_or(now_ns), ..Times::default() };
         if let Some(file) = &file
             && times != Times::default()
             && file.set_times(times).await
@@ -416,7 +416,8 @@ impl<B: Backend> Mount<B> {
                 new.ctime_ns = None;
             }
         }
-        if let Some(known) = self.namespace.with(|core, _| core.set_deferred_attr(ino, &new)) {
+        let of_create = NewAttr { ctime_ns: (now_ns != 0).then_some(times.ctime_ns), ..new };
+        if let Some(known) = self.namespace.with(|core, _| core.set_deferred_attr(ino, &of_create)) {
             if let Some(file) = file {
                 file.set_created(Some(known.clone())).await;
             }

@@ -2,6 +2,7 @@
 //! chooses the moments by a seed.
 
 mod conflicts;
+mod creates;
 mod cuts;
 mod direct;
 mod lengths;
@@ -198,31 +199,6 @@ fn a_spool_whose_directory_is_moved_away_loses_nothing() {
     tasks.run(until_pushed(&mount));
     assert_eq!((store.current(first).bytes, store.current(second).bytes), (b"after".to_vec(), b"waits".to_vec()));
     assert_eq!(store.list(ROOT).len(), 2, "nothing is kept beside them");
-}
-
-#[test]
-fn a_recalled_delegation_is_answered_once_the_manager_knows_the_new_files() {
-    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
-    let (mount, _) = mount(&store, &disk, 1);
-    let directory = tasks.run(mount.make_directory(CALLER, (ROOT, b"d"), 0o755)).unwrap().attr.ino;
-    tasks.run(mount.create(CALLER, (directory, b"new"), 0o644, true, true)).unwrap();
-    assert!(store.list(directory).is_empty(), "the manager does not know the file yet");
-    tasks.spawn(driver::work(Arc::downgrade(&mount)));
-    store.holds_creates.set(true);
-    let answered = Arc::<AtomicBool>::default();
-    let answer = answered.clone();
-    mount.namespace.delegation_recalled(vec![directory], Box::new(move || answer.store(true, Ordering::Release)));
-    let wait = async || {
-        for _ in 0..100 {
-            pause().await;
-        }
-    };
-    tasks.run(wait());
-    assert!(!answered.load(Ordering::Acquire));
-    store.holds_creates.set(false);
-    tasks.run(wait());
-    assert!(answered.load(Ordering::Acquire));
-    assert_eq!(store.list(directory)[0].0, "new");
 }
 
 /// What was written may be lost, so nothing that a program does with the file later may succeed.

@@ -158,6 +158,8 @@ pub struct Store {
     pub set_attr_rounds: Cell<u32>,
     /// Number of the requests that set attributes.
     pub set_attrs: Cell<u32>,
+    /// Owner and times of the last file that came to be by its number.
+    pub made: Cell<Option<(Owner, Times)>>,
     /// The access time that was set last, ns.
     pub atime_ns: Cell<Option<i64>>,
     /// Most chunks that a session had written when it committed.
@@ -560,6 +562,8 @@ impl Backend for Client {
     async fn make_node(&self, new: MakeNode) -> Result<Entry, Error> {
         let waits = || if self.store.holds_creates.get() { Poll::Pending } else { Poll::Ready(()) };
         poll_fn(|_| waits()).await;
+        let MakeNode { mode, uid, gid, mtime_ns, ctime_ns, atime_ns, .. } = new;
+        self.store.made.set(Some((Owner { mode, uid, gid }, Times { mtime_ns, ctime_ns, atime_ns })));
         self.store.entry(self.store.create(new.parent, &new.name, new.ino)?)
     }
 
@@ -627,6 +631,7 @@ impl Backend for Client {
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, times: Times) -> Result<WriteDone, FileError> {
         let made = self.store.create(new.parent, new.name, new.ino);
         made.map_err(|_| failed(Cause::VersionConflict { expected: 0, current: 1 }))?;
+        self.store.made.set(Some((new.owner, times)));
         self.write_whole(new.ino, bytes, None, times, OnlyIf::default()).await
     }
 

@@ -133,6 +133,7 @@ impl WriteCore {
             partial,
             mtime_ns: self.params.times.mtime_ns,
             ctime_ns: self.params.times.ctime_ns,
+            atime_ns: self.params.times.atime_ns,
             file_mode: Some(self.params.owner.mode),
             uid: self.params.owner.uid,
             gid: self.params.owner.gid,

@@ -39,13 +39,19 @@ pub struct Times {
     pub mtime_ns: i64,
     /// Change time.
     pub ctime_ns: i64,
+    /// Access time. 0: it stays.
+    pub atime_ns: i64,
 }
 
 impl Times {
     /// These times; those that are not set, from `other`.
     pub fn or(self, other: Times) -> Times {
         let first = |own, other| if own == 0 { other } else { own };
-        Times { mtime_ns: first(self.mtime_ns, other.mtime_ns), ctime_ns: first(self.ctime_ns, other.ctime_ns) }
+        Times {
+            mtime_ns: first(self.mtime_ns, other.mtime_ns),
+            ctime_ns: first(self.ctime_ns, other.ctime_ns),
+            atime_ns: first(self.atime_ns, other.atime_ns),
+        }
     }
 }
 

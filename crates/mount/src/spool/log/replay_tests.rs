@@ -27,7 +27,7 @@ fn origin(base_bytes: u64) -> LogOrigin {
 
 /// Times to close with.
 fn at(time_ns: i64) -> Times {
-    Times { mtime_ns: time_ns, ctime_ns: time_ns + 1_000 }
+    Times { mtime_ns: time_ns, ctime_ns: time_ns + 1_000, ..Times::default() }
 }
 
 #[derive(Debug, Clone)]

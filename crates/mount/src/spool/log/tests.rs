@@ -21,7 +21,7 @@ fn origin() -> LogOrigin {
 
 /// Times to close with.
 fn at(time_ns: i64) -> Times {
-    Times { mtime_ns: time_ns, ctime_ns: time_ns + 1_000 }
+    Times { mtime_ns: time_ns, ctime_ns: time_ns + 1_000, ..Times::default() }
 }
 
 fn log_on(disk: &Arc<dyn Disk>, budget: &Arc<Budget>) -> Log {

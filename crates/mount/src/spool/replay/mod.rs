@@ -177,7 +177,7 @@ pub fn replay(mut log: impl Read) -> Result<ReplayedLog, ReplayError> {
                 let Some([_, ctime_ns]) = numbers else {
                     return Err(ReplayError::Damaged { origin: now.origin, position: record, closed: record });
                 };
-                now.times = Times { mtime_ns: header.value as i64, ctime_ns: ctime_ns as i64 };
+                now.times = Times { mtime_ns: header.value as i64, ctime_ns: ctime_ns as i64, ..Times::default() };
                 (now.end, now.bytes_end, owed) = (source.position, changes_end, true);
                 now.records = records;
             }

@@ -223,6 +223,7 @@ impl Store {
             acks: taken.iter().map(ack).collect(),
             mtime_ns: times.mtime_ns,
             ctime_ns: times.ctime_ns,
+            atime_ns: times.atime_ns,
             file_mode: Some(target.owner.mode),
             uid: target.owner.uid,
             gid: target.owner.gid,

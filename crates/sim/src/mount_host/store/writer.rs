@@ -182,6 +182,7 @@ impl BlockWriter {
             cuts: self.cuts,
             mtime_ns: self.times.mtime_ns,
             ctime_ns: self.times.ctime_ns,
+            atime_ns: self.times.atime_ns,
             content: self.content,
             want_lease: true,
             keep_session,
