@@ -30,7 +30,13 @@ pub struct Delegations {
     inos: Vec<InoRange>,
     /// Number of recalls so far: part of a [`Stamp`].
     pub recalls: u64,
+    /// Number of grants and of names claimed so far.
+    claims: u64,
 }
+
+/// A moment in a delegation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DelegationState(u64);
 
 #[derive(Debug)]
 struct Delegation {
@@ -38,6 +44,8 @@ struct Delegation {
     lifetime_ns: i64,
     /// Every name in the directory, and perhaps some removed ones.
     names: HashSet<Vec<u8>>,
+    /// [`Delegations::claims`] when it was granted, or a name was claimed last.
+    state: DelegationState,
 }
 
 /// Creates in a directory by requests to the manager.
@@ -128,7 +136,9 @@ impl Delegations {
         }
         self.granted.retain(|_, delegation| delegation.until_ns > now_ns);
         let until_ns = stamp.at_ns.saturating_add(lifetime_ns);
-        self.granted.insert(directory, Delegation { until_ns, lifetime_ns, names });
+        self.claims += 1;
+        let state = DelegationState(self.claims);
+        self.granted.insert(directory, Delegation { until_ns, lifetime_ns, names, state });
     }
 
     /// Whether this mount has created names in a directory by requests.
@@ -187,7 +197,25 @@ impl Delegations {
             return None;
         }
         delegation.names.insert(name.to_vec());
+        self.claims += 1;
+        delegation.state = DelegationState(self.claims);
         Some(now_ns.saturating_add(third_ns))
+    }
+
+    /// To be called before sending a request that takes a name out of `directory`; for [`Delegations::name_removed`].
+    pub fn state(&self, directory: u64) -> Option<DelegationState> {
+        self.granted.get(&directory).map(|delegation| delegation.state)
+    }
+
+    /// The manager has taken `name` out of `directory` for this mount. `before`: [`Delegations::state`]. If anything was created
+    /// since, it may have that name.
+    pub fn name_removed(&mut self, directory: u64, name: &[u8], before: Option<DelegationState>) {
+        let may_be_in_flight = |counter: &Counter| counter.lacks_names || counter.names.contains(name);
+        let is_in_flight = self.counters.get(&directory).is_some_and(may_be_in_flight);
+        let delegation = self.granted.get_mut(&directory).filter(|delegation| Some(delegation.state) == before);
+        if let Some(delegation) = delegation.filter(|_| !is_in_flight) {
+            delegation.names.remove(name);
+        }
     }
 
     /// Must be called before sending a request that creates `name` in `directory`. [`Delegations::end_create`] must
@@ -206,6 +234,8 @@ impl Delegations {
         }
         if let Some(delegation) = self.granted.get_mut(&directory) {
             delegation.names.insert(name.to_vec());
+            self.claims += 1;
+            delegation.state = DelegationState(self.claims);
             if delegation.names.len() > MAX_NAMES {
                 self.granted.remove(&directory);
             }
@@ -289,6 +319,34 @@ mod tests {
             assert!(delegations.claim_name(0, DIR, &name(number)).is_some());
         }
         assert!(delegations.claim_name(0, DIR, b"more").is_none() && !delegations.is_delegated(DIR));
+    }
+
+    /// A lock file, or a journal of a database, is created and removed again and again.
+    #[test]
+    fn a_name_that_was_removed_is_free_unless_it_may_have_been_created_again() {
+        let absent_after = |first: fn(&mut Delegations), meanwhile: fn(&mut Delegations)| {
+            let mut delegations = delegated(vec![b"a".to_vec()]);
+            delegations.add_inos(Some(InoRange { first: 1, count: 9 }));
+            first(&mut delegations);
+            let before = delegations.state(DIR);
+            meanwhile(&mut delegations);
+            delegations.name_removed(DIR, b"a", before);
+            delegations.is_absent(0, DIR, b"a")
+        };
+        let absent = |meanwhile| absent_after(|_| (), meanwhile);
+        assert!(absent(|_| ()));
+        assert!(!absent_after(|delegations| delegations.begin_create(DIR, b"a"), |_| ()), "its create is in flight");
+        assert!(absent_after(|delegations| delegations.begin_create(DIR, b"b"), |_| ()), "it is moved to b");
+        assert!(!absent(|delegations| delegations.begin_create(DIR, b"a")));
+        assert!(!absent(|delegations| {
+            delegations.begin_create(DIR, b"a");
+            delegations.end_create(DIR);
+        }));
+        assert!(!absent(|delegations| assert!(delegations.claim_name(0, DIR, b"b").is_some())));
+        assert!(!absent(|delegations| {
+            delegations.recall(Some(DIR));
+            grant(delegations, vec![b"a".to_vec()]);
+        }));
     }
 
     /// Creates overlap for ever, so their names would be kept for ever.

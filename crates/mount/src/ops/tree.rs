@@ -479,7 +479,11 @@ impl<B: Backend> Mount<B> {
         let begin_moves =
             |core: &mut Namespace, _| moves.iter().map(|(from, to)| core.cache.begin_move(*from, *to)).collect();
         let told: Vec<bool> = self.namespace.with(begin_moves);
+        let before = self.namespace.with(|core, _| core.delegations.state(from.0));
         let done = self.backend.ask(&request).await;
+        if done.is_ok() && mode != RenameMode::Exchange {
+            self.namespace.with(|core, _| core.delegations.name_removed(from.0, from.1, before));
+        }
         self.namespace.forget_name(from.0, from.1);
         self.namespace.forget_name(to.0, to.1);
         // The kernel keeps the name for as long as the old one, though nothing may tell when another mount changes it.
@@ -505,6 +509,7 @@ impl<B: Backend> Mount<B> {
             false => self.namespace.settle(Scope::Name(parent, name.to_vec())).await?,
         }
         let removal = if directory { None } else { self.begin_removal((parent, name)).await };
+        let before = self.namespace.with(|core, _| core.delegations.state(parent));
         let done = self.backend.unlink(parent, name, directory).await;
         match &done {
             Ok(left) if !directory => {
@@ -512,6 +517,9 @@ impl<B: Backend> Mount<B> {
                 self.kernel.lock().name_removed(left.clone());
             }
             _ => self.namespace.forget_name(parent, name),
+        }
+        if done.is_ok() {
+            self.namespace.with(|core, _| core.delegations.name_removed(parent, name, before));
         }
         end_removal(removal, &done, |left| left.nlink == 0).await;
         done.map(drop).map_err(|e| explained("remove", parent, &e))
