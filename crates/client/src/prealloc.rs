@@ -5,7 +5,7 @@
 //! A client that writes small files one after another requests ids along with its other requests, before it runs out; a
 //! client that writes a file now and then never does. Ids that are not used soon are given back: the session that keeps
 //! them holds up garbage collection. Content is sent under a preallocated id before the client knows whether it is
-//! stored already. So the client asks first about content that it wrote lately, and about content that follows content
+//! stored already. So the client sends nothing of content that it wrote lately, and asks first about content that follows content
 //! which was stored already.
 
 use crate::config::{Options, ms};
@@ -97,6 +97,11 @@ impl PreallocatedPool {
         let from = pool.ready.len().checked_sub(chunks.len())?;
         assert!(pool.ready.iter().all(|chunk| chunk.batch.good_until_ns > now_ns), "an expired chunk id is handed out");
         Some(PreallocatedSet { chunks: pool.ready.split_off(from), class, domain: pool.domain })
+    }
+
+    /// Whether this client has written all of these lately: the store very likely has them.
+    pub fn has_written(&self, chunks: &[[u8; 32]]) -> bool {
+        chunks.iter().all(|hash| self.written.contains(hash))
     }
 
     /// Notes that a file of these chunks was written; `known`: some of them were stored already.

@@ -32,6 +32,9 @@ pub mod meta {
     /// Ids of contents of packs begin here; those of chunks stay below.
     pub const FIRST_CONTENT: u64 = 1 << 48;
 
+    /// Ids in [`Commit::preallocated_ids`] from here on are the client's own: it names content that the manager is believed to have.
+    pub const KNOWN_ID: u64 = 1 << 63;
+
     /// Epochs, versions and counters rise by this much when a group of managers is restored after the loss of a majority.
     pub const RESTORE_JUMP: u64 = 1 << 20;
 

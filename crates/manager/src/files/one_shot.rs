@@ -113,6 +113,11 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &Op
     Ok(reply)
 }
 
+/// Whether the client has stored nothing under an id: it names content that it believes to be here.
+fn is_of_known(id: u64) -> bool {
+    id >= KNOWN_ID
+}
+
 /// Checks the request itself (P14), and that the session of its preallocated chunks is live.
 fn check(ctx: &Ctx, request: &Commit, open_request: &OpenWrite) -> Result<()> {
     if request.partial || request.keep_session || request.mode != CommitMode::Replace as i32 {
@@ -129,7 +134,7 @@ fn check(ctx: &Ctx, request: &Commit, open_request: &OpenWrite) -> Result<()> {
     if ids.len() != request.preallocated_ids.len() {
         return invalid("a preallocated chunk is named twice; name each once");
     }
-    if !ids.is_empty() {
+    if ids.iter().any(|id| !is_of_known(*id)) {
         sessions::writer(ctx.db, request.session_id)?;
     }
     Ok(())
@@ -158,10 +163,19 @@ fn fill(
     let scope = dedup::scope(policy, session.ino);
     let mut known = HashMap::new();
     for (&preallocated_id, name) in request.preallocated_ids.iter().zip(&open_request.chunks) {
-        let pg_id = preallocated_group(ctx, session, class.class_id, preallocated_id)?;
+        let pg_id = match is_of_known(preallocated_id) {
+            true => 0,
+            false => preallocated_group(ctx, session, class.class_id, preallocated_id)?,
+        };
         if let Some(there) = question.reuse(ctx, name, None)?.filter(|a| a.state() == ChunkState::Durable) {
             known.insert(preallocated_id, there.chunk_id);
             continue;
+        }
+        if is_of_known(preallocated_id) {
+            return refuse(
+                Code::SessionExpired,
+                "content that was stored before is gone, or not complete; open the file",
+            );
         }
         table::name_preallocated(ctx, preallocated_id, (pg_id, class.class_id), name, scope)?;
     }

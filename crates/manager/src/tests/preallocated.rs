@@ -79,6 +79,30 @@ fn a_file_is_opened_and_committed_in_one() {
     rig.audit();
 }
 
+/// A client names content that it has written before, and stores nothing.
+#[test]
+fn content_that_is_believed_to_be_here_is_named_without_an_id_or_refused() {
+    let mut rig = Rig::new(4);
+    let preallocated = draw(&mut rig, 5, redundancy(SPEC)).preallocated.unwrap();
+    let first = filling(&mut rig, "f", &[1, 2], &preallocated);
+    rig.ask(&first).unwrap();
+    let named = |rig: &mut Rig, name: &str, content: &[u8]| {
+        let own = |chunk_id| ChunkAnswer { chunk_id, ..ChunkAnswer::default() };
+        let chunks = (KNOWN_ID..).take(content.len()).map(own).collect();
+        let commit = filling(rig, name, content, &PreallocatedChunks { chunks, ..PreallocatedChunks::default() });
+        Commit { acks: Vec::new(), ..commit }
+    };
+    let commit = named(&mut rig, "g", &[2, 1]);
+    assert_eq!(rig.ask(&commit).unwrap().known, [KNOWN_ID, KNOWN_ID + 1]);
+    assert_eq!(chunks_of(&mut rig, "g"), [first.preallocated_ids[1], first.preallocated_ids[0]]);
+    let commit = named(&mut rig, "h", &[1, 3]);
+    assert_eq!(rig.ask(&commit).unwrap_err().code(), Code::SessionExpired);
+    let mut twice = named(&mut rig, "i", &[1, 2]);
+    twice.preallocated_ids[1] = KNOWN_ID;
+    assert_eq!(rig.ask(&twice).unwrap_err().code(), Code::Invalid);
+    rig.audit();
+}
+
 #[test]
 fn a_file_without_chunks_needs_no_blank() {
     let mut rig = Rig::new(4);

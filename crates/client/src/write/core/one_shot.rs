@@ -1,12 +1,13 @@
 //! Small files in one round trip, without opening a session. Chunks are stored under preallocated ids
-//! ([`crate::prealloc`]), and the commit opens the file and names their content. On any trouble (a group that
-//! moved, an expired id, a policy other than expected) the write falls back to a session: it opens the file
+//! ([`crate::prealloc`]), and the commit opens the file and names their content. Of a file whose content this client has written before
+//! nothing is stored: the commit names it. On any trouble (a group that
+//! moved, an expired id, a policy other than expected, content that is gone) the write falls back to a session: it opens the file
 //! and asks about its chunks, whose bytes it keeps until the commit.
 
 use super::*;
 use crate::prealloc::PreallocatedChunk;
-use tessera_policy::Placement;
-use tessera_wire::meta::{ChunkAnswer, Commit, PreallocatedChunks as Grant};
+use tessera_policy::{Dedup, Placement};
+use tessera_wire::meta::{ChunkAnswer, ChunkState, Commit, KNOWN_ID, PreallocatedChunks as Grant};
 
 /// Whether the write runs, or ran, without a session.
 #[derive(Debug, Default)]
@@ -18,16 +19,26 @@ pub(super) struct OneShotState {
 /// A file that is written without opening it.
 #[derive(Debug, Default)]
 struct OneShot {
-    /// Its chunks, and the ids they are stored under.
-    preallocated: Vec<(usize, PreallocatedChunk)>,
+    /// Its chunks.
+    chunks: Vec<usize>,
+    /// The ids they are stored under; none: the manager is believed to have them.
+    preallocated: Vec<PreallocatedChunk>,
     /// Ids to ask for with the commit.
     wanted: u32,
 }
 
 impl OneShot {
+    /// The ids of its chunks in the commit.
+    fn ids(&self) -> Vec<u64> {
+        match self.preallocated.is_empty() {
+            true => (KNOWN_ID..).take(self.chunks.len()).collect(),
+            false => self.preallocated.iter().map(|chunk| chunk.answer.chunk_id).collect(),
+        }
+    }
+
     /// The session of its ids; 0: it has none.
     fn session_id(&self) -> u64 {
-        self.preallocated.first().map_or(0, |(_, chunk)| chunk.session_id())
+        self.preallocated.first().map_or(0, PreallocatedChunk::session_id)
     }
 }
 
@@ -49,15 +60,15 @@ impl WriteCore {
             && self.params.mode == CommitMode::Replace
     }
 
-    /// Starts without a session if there are preallocated ids for all chunks of the file (`first`).
+    /// Starts without a session if there are preallocated ids for all chunks of the file (`first`), or this client has written all of them before.
     pub(super) fn start_one_shot(&mut self, scheme: &str, first: &[usize]) -> bool {
         let Some(policy) = self.params.expect_policy.clone() else { return false };
-        let (mut one_shot, mut taken) = (OneShot::default(), None);
+        let (mut one_shot, mut taken) = (OneShot { chunks: first.to_vec(), ..OneShot::default() }, None);
         if !first.is_empty() {
             let hashes: Vec<[u8; 32]> = first.iter().map(|i| self.chunks[*i].hash).collect();
             let mut view = self.view.write();
             taken = view.preallocated.take(scheme, &hashes, self.now, &self.options);
-            if taken.is_none() {
+            if taken.is_none() && !(policy.dedup == Dedup::All && view.preallocated.has_written(&hashes)) {
                 return false;
             }
             one_shot.wanted = view.preallocated.wanted(scheme, self.now, &self.options);
@@ -67,17 +78,21 @@ impl WriteCore {
         self.actions
             .push_back(Action::Notify(WriteNotice::Opened { policy: Box::new(policy.clone()), base_size_bytes: 0 }));
         self.session.policy = policy;
-        let Some(taken) = taken else {
-            self.one_shot.active = Some(one_shot);
-            return true;
-        };
-        self.session.domain = taken.domain;
-        let answers: Vec<ChunkAnswer> = taken.chunks.iter().map(|chunk| chunk.answer.clone()).collect();
-        one_shot.preallocated = first.iter().copied().zip(taken.chunks).collect();
-        self.session.put_id = one_shot.session_id();
+        let class = taken.as_ref().map(|taken| taken.class.clone());
+        let mut answers: Vec<ChunkAnswer> = Vec::new();
+        if let Some(taken) = taken {
+            self.session.domain = taken.domain;
+            answers = taken.chunks.iter().map(|chunk| chunk.answer.clone()).collect();
+            one_shot.preallocated = taken.chunks;
+            self.session.put_id = one_shot.session_id();
+        } else {
+            let known =
+                |chunk_id| ChunkAnswer { chunk_id, state: ChunkState::Durable as i32, ..ChunkAnswer::default() };
+            answers.extend(one_shot.ids().into_iter().map(known));
+        }
         self.one_shot.active = Some(one_shot);
         for (&index, answer) in first.iter().zip(&answers) {
-            self.chunks[index].class = Some(taken.class.clone());
+            self.chunks[index].class = class.clone();
             self.on_chunk_answer(index, answer);
         }
         true
@@ -86,11 +101,10 @@ impl WriteCore {
     /// Makes the commit open the file.
     pub(super) fn add_open_request(&mut self, commit: &mut Commit) {
         let Some(one_shot) = &self.one_shot.active else { return };
-        let (chunks, wanted): (Vec<usize>, u32) =
-            (one_shot.preallocated.iter().map(|(i, _)| *i).collect(), one_shot.wanted);
         commit.session_id = one_shot.session_id();
-        commit.preallocated_ids = one_shot.preallocated.iter().map(|(_, chunk)| chunk.answer.chunk_id).collect();
-        commit.open = Some(Box::new(OpenWrite { preallocate: wanted, ..self.open_request(&chunks) }));
+        commit.preallocated_ids = one_shot.ids();
+        let preallocate = one_shot.wanted;
+        commit.open = Some(Box::new(OpenWrite { preallocate, ..self.open_request(&one_shot.chunks) }));
     }
 
     /// The commit opened the file and made the version.
@@ -105,7 +119,7 @@ impl WriteCore {
     /// Opens the file after all, and asks about its chunks.
     pub(super) fn fall_back_to_session(&mut self) {
         let Some(one_shot) = &self.one_shot.active else { return };
-        let chunks: Vec<usize> = one_shot.preallocated.iter().map(|(index, _)| *index).collect();
+        let chunks = one_shot.chunks.clone();
         self.drop_preallocated();
         self.one_shot.failed = true;
         self.session.enter(Phase::New);
@@ -144,7 +158,7 @@ impl WriteCore {
     /// Gives up the file's preallocated ids, and closes a session that has none left.
     pub(super) fn drop_preallocated(&mut self) {
         let Some(one_shot) = self.one_shot.active.take() else { return };
-        for session_id in one_shot.preallocated.into_iter().filter_map(|(_, chunk)| chunk.release()) {
+        for session_id in one_shot.preallocated.into_iter().filter_map(PreallocatedChunk::release) {
             self.close_session(session_id);
         }
     }

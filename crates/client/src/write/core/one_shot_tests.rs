@@ -91,13 +91,35 @@ fn content_that_is_stored_already_is_kept_once() {
     assert_eq!((done.new_bytes, done.known_chunks, chunks(&drive)), (0, 1, before));
     assert_eq!(read_all(&mut drive, "same").unwrap(), known);
     // The client asks about the next content first, until it writes new content.
-    let done = put(&mut drive, "more", &content(1));
-    assert_eq!((done.sent_bytes, done.known_chunks), (0, 1));
-    assert_eq!(manager_calls(&drive)[0], "OpenWrite");
     put(&mut drive, "new", &content(78));
     assert_eq!(manager_calls(&drive)[0], "OpenWrite");
     put(&mut drive, "newer", &content(79));
     assert_eq!(manager_calls(&drive)[0], "Commit");
+}
+
+#[test]
+fn content_that_this_client_has_written_is_named_in_one_request() {
+    let mut drive = warm();
+    let done = put(&mut drive, "again", &content(1));
+    assert_eq!((done.number, done.sent_bytes, done.new_bytes, done.known_chunks), (1, 0, 0, 1));
+    assert_eq!(manager_calls(&drive), ["Commit"], "{:#?}", drive.trace);
+    assert_eq!(read_all(&mut drive, "again").unwrap(), content(1));
+    drive.cluster.check_all_stored();
+}
+
+/// Its files were removed, and what they had is collected; or fragments of it are missing.
+#[test]
+fn content_that_this_client_has_written_and_that_is_gone_is_sent_again() {
+    let mut drive = warm();
+    for i in 0..3 {
+        drive.cluster.unlink(&format!("warm{i}"));
+    }
+    drive.cluster.run(120_000);
+    let done = put(&mut drive, "again", &content(1));
+    assert_eq!((done.number, done.new_bytes, done.known_chunks), (1, 4096, 0));
+    assert_eq!(manager_calls(&drive)[..2], ["Commit", "OpenWrite"], "{:#?}", drive.trace);
+    assert_eq!(read_all(&mut drive, "again").unwrap(), content(1));
+    drive.cluster.check_all_stored();
 }
 
 #[test]
