@@ -169,12 +169,12 @@ pub trait Backend: 'static {
 
     // --- names and attributes: one request each -------------------------------------------------------------------
 
-    /// The inode of a name, under a lease if the manager grants one.
+    /// The inode of a name, under a lease if the manager grants one, and those of up to `ahead` names that follow ([`Entry::ahead`]).
     ///
     /// # Errors
     /// [`Code::NotFound`], or the manager does not answer.
-    async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Error> {
-        self.ask(&Lookup { parent, name: name.to_vec(), want_lease: true }).await
+    async fn lookup(&self, parent: u64, name: &[u8], ahead: u32) -> Result<Entry, Error> {
+        self.ask(&Lookup { parent, name: name.to_vec(), want_lease: true, ahead }).await
     }
 
     /// An inode, under a lease if the manager grants one.

@@ -48,7 +48,8 @@ impl ManagerCore {
                 if self.soft.sessions.is_soft_reader(*session_id) =>
             {
                 self.soft.sessions.forget(*session_id);
-                return self.reply(origin, Ok(Ack {}.encode_to_vec().into()));
+                // It shows no state: a later leader does not know this reader.
+                return self.reply_as(origin, Ok(Ack {}.encode_to_vec().into()), true);
             }
             Command::AllocateChunks(r) => _ = self.soft.sessions.renew(r.session_id, self.clock.time.now_ns, None),
             // The locks of a client that has not asserted them yet are unknown: it repeats the commit after it has.
@@ -190,6 +191,11 @@ impl ManagerCore {
             (self.clock.time.now_ns.saturating_add(ns(self.config.lease_entry_ms)), self.config.max_leases);
         if self.may_lease() && self.soft.leases.grant(&inos, origin.connection, until, max) {
             entry.lease_ms = self.config.lease_entry_ms;
+        }
+        for ahead in entry.ahead.iter_mut().filter_map(|named| named.entry.as_mut()) {
+            let ino = ahead.attr.as_ref().map(|attr| attr.ino);
+            ahead.lease_ms =
+                self.granted(ino, |leases, ino, until, max| leases.grant(&[ino], origin.connection, until, max));
         }
         entry.encode_to_vec().into()
     }

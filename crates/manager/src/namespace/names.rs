@@ -49,10 +49,33 @@ fn check_length(components: &[Vec<u8>]) -> Result<()> {
     }
 }
 
-/// Looks up a directory entry.
+/// Limit of [`Lookup::ahead`].
+const MAX_AHEAD: u32 = 256;
+
+/// Looks up a directory entry, and some that follow.
 pub fn lookup(db: &Db, request: &Lookup) -> Result<Entry> {
     check_name(&request.name)?;
-    Ok(child(db, &inodes::directory(db, request.parent)?, &request.name)?.entry())
+    let parent = inodes::directory(db, request.parent)?;
+    let mut entry = child(db, &parent, &request.name)?.entry();
+    let most = request.ahead.min(MAX_AHEAD);
+    if most > 0 {
+        let following = entries_after(db, parent.ino, &request.name, most)?.into_iter();
+        entry.ahead = following.map(|(name, inode)| NamedEntry { name, entry: Some(inode.entry()) }).collect();
+    }
+    Ok(entry)
+}
+
+/// Names in a directory behind `name`, in byte order, and what they stand for.
+fn entries_after(db: &Db, directory: u64, name: &[u8], most: u32) -> Result<Vec<(Vec<u8>, Inode)>> {
+    static SELECT: LazyLock<String> = LazyLock::new(|| {
+        let columns: Vec<String> = Inode::COLUMNS.iter().map(|column| format!("i.{column}")).collect();
+        format!(
+            "SELECT d.name, {} FROM dentries d JOIN inodes i ON i.ino = d.ino WHERE d.parent = ?1 AND d.name > ?2
+             ORDER BY d.name LIMIT ?3",
+            columns.join(", ")
+        )
+    });
+    Ok(db.all(&SELECT, args![directory, name, most])?)
 }
 
 /// The inode that `name` in `parent` refers to.
@@ -77,15 +100,7 @@ pub fn list(db: &Db, request: &List, max_entries: u32) -> Result<ListReply> {
         0 => max_entries,
         limit => limit.min(max_entries),
     };
-    static SELECT: LazyLock<String> = LazyLock::new(|| {
-        let columns: Vec<String> = Inode::COLUMNS.iter().map(|column| format!("i.{column}")).collect();
-        format!(
-            "SELECT d.name, {} FROM dentries d JOIN inodes i ON i.ino = d.ino WHERE d.parent = ?1 AND d.name > ?2
-             ORDER BY d.name LIMIT ?3",
-            columns.join(", ")
-        )
-    });
-    let mut found: Vec<(Vec<u8>, Inode)> = db.all(&SELECT, args![directory.ino, request.after, limit + 1])?;
+    let mut found = entries_after(db, directory.ino, &request.after, limit + 1)?;
     let more = found.len() > limit as usize;
     found.truncate(limit as usize);
     let entries = found.into_iter().map(|(name, inode)| Dirent { name, attr: Some(inode.attr()) }).collect();

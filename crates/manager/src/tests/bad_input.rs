@@ -59,7 +59,7 @@ fn bad_names_and_attributes() {
         let op_id = cases.rig.op();
         cases.refused(code, OpenWrite { op_id, parent: 1, name: name.clone(), ..Default::default() });
         cases.refused(code, OpenRead { parent: 1, name: name.clone(), ..Default::default() });
-        cases.refused(code, Lookup { parent: 1, name: name.clone(), want_lease: true });
+        cases.refused(code, Lookup { parent: 1, name: name.clone(), want_lease: true, ahead: 0 });
         cases.refused(code, Resolve { start: 1, components: vec![name.clone()], want_lease: false });
         for (from, to) in [(name.clone(), b"x".to_vec()), (b"file".to_vec(), name.clone())] {
             let op_id = cases.rig.op();

@@ -166,7 +166,7 @@ fn leases_on_what_goes_are_recalled() {
     let dir = rig.mkdir(1, "d");
     set(&mut rig, dir, "lifetime", "purge:10s");
     rig.put(dir, "f", &[1]).unwrap();
-    let lookup = Lookup { parent: dir, name: "f".into(), want_lease: true };
+    let lookup = Lookup { parent: dir, name: "f".into(), want_lease: true, ahead: 0 };
     rig.ask_as(tessera_wire::Role::Client, BOB, &lookup).unwrap();
     rig.tick(9_000);
     let entry = rig.ask_as(tessera_wire::Role::Client, BOB, &lookup).unwrap();
@@ -189,7 +189,7 @@ fn leases_on_listings_of_what_goes_are_recalled() {
     let dir = rig.mkdir(1, "d");
     set(&mut rig, dir, "lifetime", "purge:10s");
     rig.put(dir, "f", &[1]).unwrap();
-    let lookup = Lookup { parent: dir, name: "f".into(), want_lease: true };
+    let lookup = Lookup { parent: dir, name: "f".into(), want_lease: true, ahead: 0 };
     rig.ask_as(tessera_wire::Role::Client, BOB, &lookup).unwrap();
     rig.tick(9_000);
     let list = List { ino: dir, want_lease: true, ..List::default() };

@@ -15,7 +15,7 @@ use tessera_wire::{Ack, Code, Error, InodeKind, Kind, Role};
 const CAROL: u64 = 0xca401;
 
 fn lookup(rig: &mut Rig, client: u64) -> Entry {
-    let request = Lookup { parent: 1, name: b"f".to_vec(), want_lease: true };
+    let request = Lookup { parent: 1, name: b"f".to_vec(), want_lease: true, ahead: 0 };
     rig.ask_as(Role::Client, client, &request).unwrap()
 }
 
@@ -49,6 +49,37 @@ pub(super) fn a_change_waits_for_the_holders_answer() {
     rig.settle();
     assert!(rig.replies[&id].is_ok());
     assert_eq!(lookup(&mut rig, ALICE).lease_ms, LEASE_MS);
+}
+
+/// Each of the names that follow one has a lease of its own.
+#[test]
+fn what_is_looked_up_ahead_is_recalled_like_what_was_asked_for() {
+    let mut rig = rig();
+    for name in ["e", "g", "h", "i"] {
+        rig.put(1, name, b"a").unwrap();
+    }
+    let look_up = |rig: &mut Rig, ahead| {
+        let request = Lookup { parent: 1, name: b"f".to_vec(), want_lease: true, ahead };
+        let entry: Entry = rig.ask_as(Role::Client, ALICE, &request).unwrap();
+        let named = |named: NamedEntry| (String::from_utf8(named.name).unwrap(), named.entry.unwrap());
+        entry.ahead.into_iter().map(named).collect::<Vec<(String, Entry)>>()
+    };
+    let names = |found: &[(String, Entry)]| found.iter().map(|(name, _)| name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&look_up(&mut rig, 2)), ["g", "h"]);
+    let all = look_up(&mut rig, u32::MAX);
+    assert_eq!(names(&all), ["g", "h", "i"]);
+    assert!(all.iter().all(|(_, entry)| entry.lease_ms == LEASE_MS));
+    let ino = all[1].1.attr.as_ref().unwrap().ino;
+    let id = chmod(&mut rig, BOB, ino);
+    assert!(!rig.replies.contains_key(&id), "applied before the holder was asked");
+    let leases_ms: Vec<u64> = look_up(&mut rig, 9).iter().map(|(_, entry)| entry.lease_ms).collect();
+    assert_eq!(leases_ms, [LEASE_MS, 0, LEASE_MS], "about to change: no new lease");
+    let recall = rig.calls.pop_front().expect("a recall");
+    assert_eq!(RecallLease::decode(recall.body).unwrap().inos, [ino]);
+    rig.answer(recall.token, Ok(Bytes::from(Ack {}.encode_to_vec())));
+    rig.settle();
+    assert!(rig.replies[&id].is_ok());
+    assert_eq!(look_up(&mut rig, 9)[1].1.attr.as_ref().unwrap().mode, 0o600);
 }
 
 /// While a rename waits for a lease on the inode it moves, its target becomes the name of a new file that CAROL caches.
@@ -209,7 +240,8 @@ fn a_listing_is_recalled_before_another_client_takes_a_name() {
     let (op_id, kind) = (rig.op(), InodeKind::File as i32);
     let new = MakeNode { op_id, parent: 1, name: b"new".to_vec(), kind, ..MakeNode::default() };
     rig.ask_as(Role::Client, BOB, &new).unwrap();
-    let ino = rig.ask_as(Role::Client, BOB, &Lookup { parent: 1, name: b"x".to_vec(), want_lease: false }).unwrap();
+    let ino =
+        rig.ask_as(Role::Client, BOB, &Lookup { parent: 1, name: b"x".to_vec(), want_lease: false, ahead: 0 }).unwrap();
     let ino = ino.attr.unwrap().ino;
     let waits = |rig: &mut Rig, what: &str, id: u64| {
         rig.settle();

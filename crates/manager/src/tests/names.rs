@@ -65,7 +65,7 @@ fn a_file_comes_to_be_with_its_first_commit() {
     assert_eq!((reply.ino, reply.number, reply.delegation_ms), (inos.first + 1, 1, LEASE_MS));
     let more = reply.inos.unwrap();
     assert!(more.count == INOS && more.first >= inos.first + u64::from(INOS), "others than before");
-    let found = rig.ask(&Lookup { parent: d, name: b"f".to_vec(), want_lease: false }).unwrap();
+    let found = rig.ask(&Lookup { parent: d, name: b"f".to_vec(), want_lease: false, ahead: 0 }).unwrap();
     assert_eq!(found.attr.unwrap().ino, inos.first + 1);
     // P8: a repeated request changes nothing, and its reply omits state that may have changed.
     assert_eq!(rig.ask(&commit).unwrap(), CommitReply { delegation_ms: 0, ..reply });
@@ -119,7 +119,7 @@ fn a_name_that_is_taken_is_not_taken_over() {
     let there = rig.ask(&there).unwrap().attr.unwrap();
     let commit = new_file(&mut rig, d, "f", inos.first);
     assert_eq!(rig.ask(&commit).unwrap_err().code(), Code::VersionConflict);
-    let found = rig.ask(&Lookup { parent: d, name: b"f".to_vec(), want_lease: false }).unwrap();
+    let found = rig.ask(&Lookup { parent: d, name: b"f".to_vec(), want_lease: false, ahead: 0 }).unwrap();
     assert_eq!(found.attr.unwrap(), there);
 }
 

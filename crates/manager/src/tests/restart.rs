@@ -177,7 +177,10 @@ fn a_commit_that_failed_in_doubt_is_found_after_a_restart() {
     assert_eq!(rig.ask(&request).unwrap_err().code(), Code::Unavailable);
     let mut rig = rig.restart();
     let entry = rig.ask(&request).unwrap();
-    assert_eq!(rig.ask(&Lookup { parent: 1, name: b"d".to_vec(), want_lease: false }).unwrap().attr, entry.attr);
+    assert_eq!(
+        rig.ask(&Lookup { parent: 1, name: b"d".to_vec(), want_lease: false, ahead: 0 }).unwrap().attr,
+        entry.attr
+    );
 }
 
 #[test]

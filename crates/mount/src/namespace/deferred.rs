@@ -108,8 +108,7 @@ impl DeferredCreates {
         let file = self.files.get_mut(&ino).filter(|file| matches!(file.state, State::Idle))?;
         let NewAttr { mode, uid, gid, mtime_ns, ctime_ns, atime_ns } = *new;
         let attr = &mut file.entry.attr;
-        (attr.mode, attr.uid, attr.gid) =
-            (mode.unwrap_or(attr.mode), uid.unwrap_or(attr.uid), gid.unwrap_or(attr.gid));
+        (attr.mode, attr.uid, attr.gid) = (mode.unwrap_or(attr.mode), uid.unwrap_or(attr.uid), gid.unwrap_or(attr.gid));
         (attr.mtime_ns, attr.ctime_ns) = (mtime_ns.unwrap_or(attr.mtime_ns), ctime_ns.unwrap_or(attr.ctime_ns));
         if let Some(atime_ns) = atime_ns {
             (attr.atime_ns, file.atime_ns) = (atime_ns, atime_ns);

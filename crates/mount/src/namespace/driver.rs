@@ -16,7 +16,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tessera_client::inodes::NewFile as FileToWrite;
 use tessera_client::{FileError, Owner, Times, WriteDone};
-use tessera_wire::meta::MakeNode;
+use tessera_wire::meta::{MakeNode, NamedEntry};
 use tessera_wire::{Attr, Code, InodeKind};
 use tokio::sync::Notify;
 
@@ -143,9 +143,14 @@ impl<B: Backend> NamespaceDriver<B> {
             LookupResult::Absent => return Err(tessera_wire::Error::new(Code::NotFound, "no such name")),
             LookupResult::Unknown => {}
         }
-        let stamp = self.with(Namespace::stamp);
-        let entry = self.backend.lookup(parent, name).await?;
-        self.with(|core, _| core.cache.fetched(stamp, Some((parent, name)), &entry));
+        let (stamp, ahead) = self.with(|core, now_ns| (core.stamp(now_ns), core.ahead.asks(now_ns, (parent, name))));
+        let entry = self.backend.lookup(parent, name, ahead).await?;
+        self.with(|core, _| {
+            core.cache.fetched(stamp, Some((parent, name)), &entry);
+            for NamedEntry { name, entry } in &entry.ahead {
+                entry.iter().for_each(|entry| core.cache.fetched(stamp, Some((parent, name)), entry));
+            }
+        });
         Ok(entry.into())
     }
 

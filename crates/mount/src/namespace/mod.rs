@@ -17,6 +17,7 @@
 //! If this client was cut off for longer than a lease lasts, the manager may have given a name to another client's
 //! file. The deferred create is then *lost*: the program gets `ESTALE` from `close` or `fsync`.
 
+mod ahead;
 mod deferred;
 mod delegations;
 pub mod driver;
@@ -34,6 +35,7 @@ pub use listings::KeptNames;
 pub(crate) use listings::{ListingLease, TOLD_NS};
 
 use crate::backend::NewAttr;
+use ahead::LookAhead;
 use deferred::{DeferredCreates, Next};
 use delegations::Delegations;
 use entry_cache::EntryCache;
@@ -197,6 +199,7 @@ enum Then {
 #[derive(Debug, Default)]
 pub(crate) struct Namespace {
     pub cache: EntryCache,
+    pub ahead: LookAhead,
     pub delegations: Delegations,
     pub deferred: DeferredCreates,
     groups: HashMap<u64, Group>,

@@ -53,7 +53,7 @@ impl History {
             None => synthetic::ROOT_INO,
             Some(SyntheticInode::Root) if name == synthetic::VERSIONS_NAME => SyntheticInode::versions_root(),
             Some(SyntheticInode::Directory(real)) => {
-                let entry = mount.backend.lookup(real, name).await.map_err(|e| explained("look up", real, &e))?;
+                let entry = mount.backend.lookup(real, name, 0).await.map_err(|e| explained("look up", real, &e))?;
                 let attr = entry.attr.unwrap_or_default();
                 SyntheticInode::mirror(attr.ino, attr.kind()).ok_or(Errno::ENOENT)?
             }

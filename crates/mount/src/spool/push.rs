@@ -461,7 +461,7 @@ async fn is_copy<B: Backend>(
     parent: u64,
     name: &[u8],
 ) -> Pushed<bool> {
-    let there = match mount.backend.lookup(parent, name).await {
+    let there = match mount.backend.lookup(parent, name, 0).await {
         Err(error) if error.code() == Code::NotFound => return Ok(false),
         there => there?.attr.unwrap_or_default(),
     };

@@ -430,3 +430,27 @@ fn the_kernel_keeps_a_name_no_longer_than_its_change_is_recalled() {
         assert_eq!((ttl().await, is_shared(&mount)), (SECOND, false));
     });
 }
+
+/// `git status` and `rm -r` go through a directory in order of its names.
+#[test]
+fn whoever_looks_names_up_in_their_order_gets_the_next_ones_in_few_requests() {
+    const NAMES: usize = 300;
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let name = |at: usize| format!("{at:03}").into_bytes();
+    let inos: Vec<u64> = (0..NAMES).map(|at| store.create(ROOT, &name(at), 0).unwrap()).collect();
+    store.lease_ms.set(60_000);
+    let look_up = async |at: usize| mount.lookup(0, (ROOT, &name(at))).await.map(|shown| shown.attr.ino);
+    tasks.run(async {
+        for (at, ino) in inos.iter().enumerate() {
+            assert_eq!(look_up(at).await, Ok(*ino));
+        }
+        assert_eq!(store.lookups.get(), 4, "for 1, 17, 65 and 257 names");
+        mount.leases_recalled(Some(&[inos[299]]));
+        store.remove(inos[299]);
+        assert_eq!(look_up(299).await, Err(Errno::ENOENT));
+        mount.remove((ROOT, &name(298)), false).await.unwrap();
+        assert_eq!(look_up(298).await, Err(Errno::ENOENT));
+        assert_eq!((look_up(297).await, store.lookups.get()), (Ok(inos[297]), 6));
+    });
+}

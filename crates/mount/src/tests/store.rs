@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::poll_fn;
 use std::io;
-use std::ops::Range;
+use std::ops::{Bound, Range};
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -176,8 +176,11 @@ pub struct Store {
     pub pages_stay: Cell<bool>,
     /// Inodes whose pages the kernel dropped, and the first byte of them.
     pub dropped_from: RefCell<Vec<(u64, u64)>>,
-    /// Number of the requests for attributes.
+    /// Number of the requests for attributes, and for names.
     pub gets: Cell<u32>,
+    pub lookups: Cell<u32>,
+    /// Number of the versions that were opened.
+    pub opens: Cell<u32>,
     /// An answer of attributes takes so many rounds.
     pub get_rounds: Cell<u32>,
     /// A page of a listing has so many names at most; 0: any number.
@@ -337,6 +340,14 @@ impl Client {
         let Some(left) = self.store.lost_removals.get().checked_sub(1) else { return Ok(()) };
         self.store.lost_removals.set(left);
         Err(Error::new(Code::Timeout, "lost"))
+    }
+
+    fn begin_session(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<Session, FileError> {
+        self.store.entry(ino).map_err(|error| failed(Cause::Refused(error)))?;
+        let bytes = if patch { self.store.current(ino).bytes } else { Vec::new() };
+        let patch = patch.then(Vec::new);
+        let ended_sessions = self.store.ended_sessions.get();
+        Ok(Session { store: self.store.clone(), ino, bytes, patch, if_version, chunks: 0, ended_sessions })
     }
 
     async fn set_attr(&self, new: SetAttr) -> Result<Entry, Error> {
@@ -518,9 +529,17 @@ impl Backend for Client {
         Ok(())
     }
 
-    async fn lookup(&self, parent: u64, name: &[u8]) -> Result<Entry, Error> {
-        let ino = self.store.names.borrow().get(&(parent, name.to_vec())).copied();
-        self.store.entry(ino.ok_or_else(|| Error::new(Code::NotFound, "no such name"))?)
+    async fn lookup(&self, parent: u64, name: &[u8], ahead: u32) -> Result<Entry, Error> {
+        self.store.lookups.update(|lookups| lookups + 1);
+        let names = self.store.names.borrow();
+        let ino = names.get(&(parent, name.to_vec())).copied();
+        let entry = self.store.entry(ino.ok_or_else(|| Error::new(Code::NotFound, "no such name"))?)?;
+        let behind = (Bound::Excluded((parent, name.to_vec())), Bound::Excluded((parent + 1, Vec::new())));
+        let following = names.range(behind).take(ahead as usize);
+        let named = |((_, name), ino): (&(u64, Vec<u8>), &u64)| {
+            Ok(NamedEntry { name: name.clone(), entry: Some(self.store.entry(*ino)?) })
+        };
+        Ok(Entry { ahead: following.map(named).collect::<Result<_, Error>>()?, ..entry })
     }
 
     async fn get(&self, ino: u64) -> Result<Entry, Error> {
@@ -581,6 +600,7 @@ impl Backend for Client {
     }
 
     async fn open_read(&self, ino: u64, version: u64, _: Range<u64>) -> Result<OpenVersion, FileError> {
+        self.store.opens.update(|opens| opens + 1);
         for _ in 0..self.store.open_rounds.get() {
             super::tasks::pause().await;
         }
@@ -607,12 +627,8 @@ impl Backend for Client {
     }
 
     async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<Session, FileError> {
-        self.store.entry(ino).map_err(|error| failed(Cause::Refused(error)))?;
-        let bytes = if patch { self.store.current(ino).bytes } else { Vec::new() };
-        let patch = patch.then(Vec::new);
-        let ended_sessions = self.store.ended_sessions.get();
         self.store.sessions.update(|opened| opened + 1);
-        Ok(Session { store: self.store.clone(), ino, bytes, patch, if_version, chunks: 0, ended_sessions })
+        self.begin_session(ino, patch, if_version)
     }
 
     async fn write_whole(
@@ -623,7 +639,7 @@ impl Backend for Client {
         times: Times,
         only_if: OnlyIf,
     ) -> Result<WriteDone, FileError> {
-        let mut session = self.open_write(ino, false, only_if.version).await?;
+        let mut session = self.begin_session(ino, false, only_if.version)?;
         session.write_at(0, &bytes).await?;
         session.finish(times, 0).await
     }
