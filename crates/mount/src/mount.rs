@@ -7,7 +7,7 @@ use crate::lockers::Lockers;
 use crate::locks::Locks;
 use crate::namespace::driver::NamespaceDriver;
 use crate::namespace::{CacheStats, KeptNames, ListingLease, NameRef, Scope};
-use crate::open_file::Files;
+use crate::open_file::{Files, RecentReaders};
 use crate::ops::history::History;
 use crate::ops::opening::Handle;
 use crate::ops::rewrites::Rewrites;
@@ -85,6 +85,8 @@ pub struct Mount<B: Backend> {
     /// What the kernel caches of each inode.
     pub(crate) kernel: Mutex<KernelCache>,
     pub(crate) files: Files<B>,
+    /// Versions that were open a moment ago.
+    pub(crate) recent: RecentReaders<B>,
     pub(crate) handles: Mutex<HashMap<u64, Arc<Handle<B>>>>,
     pub(crate) last_handle: AtomicU64,
     pub(crate) history: History,
@@ -110,6 +112,7 @@ impl<B: Backend> Mount<B> {
             backend,
             kernel: Mutex::new(KernelCache::new(options.write_back)),
             files: Files::default(),
+            recent: RecentReaders::default(),
             handles: Mutex::default(),
             last_handle: AtomicU64::new(0),
             history: History::default(),
@@ -128,6 +131,7 @@ impl<B: Backend> Mount<B> {
     pub fn leases_recalled(&self, inos: Option<&[u64]>) -> KeptNames {
         // Before the kernel is told, which may get the answer to an earlier request right after that.
         self.changed_elsewhere(inos.unwrap_or_default());
+        self.recent.forget(inos);
         let kept = self.namespace.recalled(inos);
         match inos {
             // For requests that arrived since, and were answered by what was cached here.

@@ -360,8 +360,9 @@ pub async fn work<B: Backend>(mount: Weak<Mount<B>>) {
     let Some(driver) = mount.upgrade().map(|mount| mount.namespace.clone()) else { return };
     loop {
         let create = driver.next_create().await;
-        let Some(_mount) = mount.upgrade() else { return };
+        let Some(mount) = mount.upgrade() else { return };
         driver.tick();
+        mount.recent.expire(driver.backend.now_ns());
         if let Some((group, file)) = create {
             driver.create(group, &file).await;
         }

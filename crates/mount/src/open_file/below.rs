@@ -28,7 +28,13 @@ impl Below {
 /// Opens the current version, which the manager must know.
 pub(super) async fn open_base<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome<Arc<B::Reader>> {
     mount.settle(ino).await?;
-    spooled::open_version(mount, ino, 0).await
+    if let Some(recent) = mount.recent.current(mount, ino) {
+        return Ok(recent);
+    }
+    let asked_ns = mount.backend.now_ns();
+    let opened = spooled::open_version(mount, ino, 0).await?;
+    mount.recent.keep(ino, &opened, asked_ns);
+    Ok(opened)
 }
 
 impl<B: Backend> State<B> {

@@ -7,12 +7,24 @@ use crate::backend::{Backend, Writer};
 use crate::errno::{Errno, Outcome, failed};
 use crate::mount::Mount;
 use crate::namespace::{Namespace, Stamp};
+use crate::write_buffer::WriteBuffer;
 use bytes::Bytes;
 use tessera_client::inodes::OnlyIf;
 use tessera_client::{FileError, Times, WriteDone};
 use tessera_failpoint as failpoint;
 use tessera_wire::Code;
 use tessera_wire::meta::LockFence;
+
+/// The content of a version that this mount made is kept if it is no longer than this. A few bytes more are then committed in one request, with the
+/// rest of the file.
+const KNOWN_BYTES: usize = 64 << 10;
+
+/// The content of the next version.
+struct Whole {
+    bytes: Bytes,
+    /// What was written of it over a version that is known; none: all of it was.
+    over_known: Option<WriteBuffer>,
+}
 
 impl<B: Backend> State<B> {
     pub(super) async fn commit(&mut self, mount: &Mount<B>) -> Outcome {
@@ -46,14 +58,15 @@ impl<B: Backend> State<B> {
 
     async fn commit_changes(&mut self, mount: &Mount<B>, fence: Option<LockFence>) -> Outcome {
         self.pour_log(mount).await?;
-        if let Some(bytes) = self.whole() {
-            let bytes = Bytes::from(bytes);
+        if let Some(Whole { bytes, over_known }) = self.whole() {
             let (done, stamp) = self.commit_whole(mount, &bytes, fence).await;
             match done {
                 // Another mount committed meanwhile: only what was written here goes over its version.
                 Err(error) if error.code() == Code::VersionConflict && stamp.is_some() => {
-                    if !bytes.is_empty() {
-                        self.pending.write().buffer.write(0, &bytes);
+                    let buffer = &mut self.pending.write().buffer;
+                    match over_known {
+                        Some(written) => *buffer = written,
+                        None => buffer.write(0, &bytes),
                     }
                     self.below = Below::Kept;
                 }
@@ -64,6 +77,7 @@ impl<B: Backend> State<B> {
                 Ok(done) => {
                     let written = self.pending.write();
                     (written.length, written.grown_bytes) = (NextLength::AtLeast, 0);
+                    self.known = (bytes.len() <= KNOWN_BYTES).then_some((done.version, bytes));
                     return self.committed(mount, &done, stamp).await;
                 }
             }
@@ -115,14 +129,30 @@ impl<B: Backend> State<B> {
         (mount.backend.write_whole(self.ino, bytes.clone(), policy, self.times, only_if).await, Some(stamp))
     }
 
-    /// The whole content, if all of it is in the buffer and no session was opened.
-    fn whole(&mut self) -> Option<Vec<u8>> {
-        let written = self.pending.write();
-        match self.size_bytes {
-            _ if written.session.is_some() || written.length == NextLength::Cut => None,
-            0 => Some(Vec::new()),
-            size_bytes => written.buffer.take_whole(size_bytes),
+    /// The whole content, if it is known here and no session was opened. Takes the buffer.
+    fn whole(&mut self) -> Option<Whole> {
+        let (size_bytes, known) = (self.size_bytes, self.known_below());
+        let pending = self.pending.write();
+        if pending.session.is_some() || pending.length == NextLength::Cut {
+            return None;
         }
+        let all_written = if size_bytes == 0 { Some(Vec::new()) } else { pending.buffer.take_whole(size_bytes) };
+        if let Some(bytes) = all_written {
+            return Some(Whole { bytes: bytes.into(), over_known: None });
+        }
+        let mut bytes = known?.to_vec();
+        bytes.resize(size_bytes as usize, 0);
+        let written = std::mem::take(&mut pending.buffer);
+        written.overlay(0, &mut bytes);
+        Some(Whole { bytes: bytes.into(), over_known: Some(written) })
+    }
+
+    /// The content of the version below, if this mount made it and the file is small.
+    fn known_below(&self) -> Option<Bytes> {
+        let (version, bytes) = self.known.as_ref()?;
+        let is_current = *version == self.version || failpoint::is_active("mount.known_content_is_stale");
+        let is_small = self.size_bytes <= KNOWN_BYTES as u64;
+        (is_current && is_small && self.below == Below::Kept).then(|| bytes.clone())
     }
 
     /// Updates the state after a commit. `stamp`: the request's, unless the namespace already has the answer.

@@ -11,11 +11,13 @@ mod below;
 mod committing;
 mod pending;
 mod pushing;
+mod recent;
 mod session;
 mod spooled;
 mod table;
 mod uncut;
 
+pub use recent::RecentReaders;
 pub use spooled::open_version;
 pub use table::{Files, IsClosed, Removal};
 
@@ -24,6 +26,7 @@ use crate::errno::{Outcome, failed};
 use crate::mount::Mount;
 use crate::namespace::EntryAttr;
 use below::{Below, open_base};
+use bytes::Bytes;
 use futures_util::lock::{Mutex, MutexGuard};
 use pending::{NextLength, Pending};
 use spooled::AfterPush;
@@ -98,6 +101,8 @@ struct State<B: Backend> {
     content: u64,
     /// The version below the written bytes; opened at the first read.
     base: Option<Arc<B::Reader>>,
+    /// A version that this mount made, and its content.
+    known: Option<(u64, Bytes)>,
     /// Which of the bytes of the version below belong to the file.
     below: Below,
     /// What was behind the end, until the kernel knows that it was cut off.
@@ -151,6 +156,7 @@ impl<B: Backend> State<B> {
             number: 0,
             content: 0,
             base: None,
+            known: None,
             below: Below::of(size_bytes),
             uncut: None,
             unlinked: false,

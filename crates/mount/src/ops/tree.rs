@@ -96,7 +96,8 @@ impl<B: Backend> Mount<B> {
             attr.size_bytes = size_bytes;
             if changed {
                 let now_ns = self.backend.wall_ns();
-                let times = file.unsaved_times().await.or(Times { mtime_ns: now_ns, ctime_ns: now_ns, ..Times::default() });
+                let times =
+                    file.unsaved_times().await.or(Times { mtime_ns: now_ns, ctime_ns: now_ns, ..Times::default() });
                 (attr.mtime_ns, attr.ctime_ns) = (times.mtime_ns, times.ctime_ns);
             }
         }
@@ -515,6 +516,7 @@ impl<B: Backend> Mount<B> {
             Ok(left) if !directory => {
                 self.namespace.with(|core, _| core.cache.name_changed(parent, name, left));
                 self.kernel.lock().name_removed(left.clone());
+                self.recent.forget(Some(&[left.ino]));
             }
             _ => self.namespace.forget_name(parent, name),
         }

@@ -12,6 +12,7 @@ mod locks_and_closes;
 mod opens;
 mod removals;
 mod store;
+mod syncs;
 pub mod tasks;
 
 use crate::backend::NewAttr;
@@ -242,25 +243,6 @@ fn a_changed_hint_counts_for_what_is_written_next_to_an_open_file() {
         mount.fsync(handle).await.unwrap();
     });
     assert_eq!((store.sessions.get(), store.current(ino).bytes.len()), (2, 15 << 20));
-}
-
-/// The client keeps a note of each chunk that a session has written, and looks through them at each commit.
-#[test]
-fn a_file_that_stays_open_and_is_synced_often_is_written_by_more_than_one_session() {
-    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
-    let (mount, _) = mount(&store, &disk, 1);
-    let ino = store.create(ROOT, b"file", 0).unwrap();
-    let bytes: Vec<u8> = (0..3_000).map(|at| (at % 251) as u8).collect();
-    tasks.run(async {
-        let handle = mount.open(1, ino, true).await.unwrap().handle;
-        for (at, byte) in (0..).zip(&bytes) {
-            mount.write(handle, at, &[*byte]).await.unwrap();
-            mount.fsync(handle).await.unwrap();
-        }
-    });
-    assert!(store.current(ino).bytes == bytes && store.versions(ino) == bytes.len());
-    let most = store.most_chunks.get();
-    assert!(most < 1_100, "a session wrote {most} chunks");
 }
 
 #[test]

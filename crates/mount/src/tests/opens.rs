@@ -454,3 +454,32 @@ fn whoever_looks_names_up_in_their_order_gets_the_next_ones_in_few_requests() {
         assert_eq!((look_up(297).await, store.lookups.get()), (Ok(inos[297]), 6));
     });
 }
+
+/// A compiler does so with headers.
+#[test]
+fn a_file_that_is_opened_again_is_not_asked_for_while_a_lease_says_that_it_has_not_changed() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount_with(&store, &disk, 1, false);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"before", 0);
+    store.lease_ms.set(60_000);
+    let read = async || {
+        mount.lookup(0, (ROOT, b"file")).await.unwrap();
+        let handle = mount.open(1, ino, false).await.unwrap().handle;
+        let bytes = mount.read(handle, 0, 100).await.unwrap();
+        mount.release(ino, handle).await;
+        (String::from_utf8(bytes).unwrap(), store.opens.get())
+    };
+    tasks.run(async {
+        for _ in 0..3 {
+            assert_eq!(read().await, ("before".into(), 1));
+        }
+        mount.leases_recalled(Some(&[ino]));
+        store.commit(ino, b"BEFORE", 0);
+        assert_eq!(read().await, ("BEFORE".into(), 2));
+        store.clock.set(5_000_000_000);
+        assert_eq!(read().await, ("BEFORE".into(), 3), "its session may be over");
+        mount.leases_recalled(None);
+        assert_eq!(read().await, ("BEFORE".into(), 4), "its session may be gone with the connection");
+    });
+}
