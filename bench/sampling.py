@@ -82,16 +82,14 @@ def ask(root, question, system):
         yield row
 
 
-def truths(rows):
-    """The exact answers. All systems must agree, or figures of speed mean nothing."""
-    found = {}
-    for row in rows:
-        if row["run"] == "exact":
-            first = found.setdefault(row["question"], row)
-            if row["total"] not in (first["total"], None) or sorted(first["groups"].values()) != sorted(row["groups"].values()):
-                raise SystemExit(f"{first['system']} and {row['system']} count {row['question']} differently: "
-                                 f"{first['total']} and {row['total']}, {first['groups']} and {row['groups']}")
-    return found
+def check(row, known):
+    """Compares an exact answer with the first one of its question. All systems must agree, or figures of speed mean nothing."""
+    if row["run"] != "exact":
+        return
+    first = known.setdefault(row["question"], row)
+    if row["total"] not in (first["total"], None) or sorted(first["groups"].values()) != sorted(row["groups"].values()):
+        raise SystemExit(f"{first['system']} and {row['system']} count {row['question']} differently: "
+                         f"{first['total']} and {row['total']}, {first['groups']} and {row['groups']}")
 
 
 def main():
@@ -103,8 +101,10 @@ def main():
         os.makedirs(config.dir, exist_ok=True)
         result = {"machine": machine.describe({"data": config.dir}), "load": machine.load_average(), "rounds": config.rounds,
                   "spark_rounds": config.spark_rounds}
-        rows = list(measure(config, result))
-        known = truths(rows)
+        rows, known = [], {}
+        for row in measure(config, result):
+            rows.append(row)
+            check(row, known)
         for row in rows:
             truth = known[row["question"]]
             row["error"] = max(samplingtext.errors(row, truth))

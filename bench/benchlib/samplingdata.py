@@ -68,6 +68,8 @@ def sources(cache):
 def text(root, size):
     number, written, out = 0, 0, None
     for contents in filter(is_text, sources(os.path.join(root, "packages"))):
+        # DuckDB reads lines as CSV with a delimiter that no line may have.
+        contents = contents.replace(b"\x01", b" ")
         if out is None:
             out = open(path_of(root, "text", number), "wb")
         out.write(contents if contents.endswith(b"\n") else contents + b"\n")
