@@ -41,6 +41,8 @@ enum State {
     Claimed {
         by: Claimant,
         queue: VecDeque<Claimant>,
+        /// Leases were recalled or lost since: the manager may have carried it out, and another client moved or removed the file.
+        in_doubt: bool,
     },
 }
 
@@ -73,6 +75,25 @@ impl DeferredCreates {
 
     pub fn entry(&self, ino: u64) -> Option<&EntryAttr> {
         self.files.get(&ino).map(|file| &file.entry)
+    }
+
+    /// As [`DeferredCreates::entry`], unless the file is in doubt.
+    pub fn shown(&self, ino: u64) -> Option<&EntryAttr> {
+        if self.is_in_doubt(ino) { None } else { self.entry(ino) }
+    }
+
+    /// Whether only the answer to a request can say where the file is.
+    pub fn is_in_doubt(&self, ino: u64) -> bool {
+        self.files.get(&ino).is_some_and(|file| matches!(file.state, State::Claimed { in_doubt: true, .. }))
+    }
+
+    /// Leases on these inodes were recalled; none: all are lost.
+    pub fn recalled(&mut self, inos: Option<&[u64]>) {
+        for (_, file) in self.files.iter_mut().filter(|(ino, _)| inos.is_none_or(|inos| inos.contains(ino))) {
+            if let State::Claimed { in_doubt, .. } = &mut file.state {
+                *in_doubt = true;
+            }
+        }
     }
 
     pub fn by_name(&self, name: &Name) -> Option<u64> {
@@ -129,7 +150,7 @@ impl DeferredCreates {
         let Some(file) = self.files.get_mut(&ino) else { return Some(Next::Done(by, self.check(ino))) };
         match &mut file.state {
             State::Idle => {
-                file.state = State::Claimed { by, queue: VecDeque::new() };
+                file.state = State::Claimed { by, queue: VecDeque::new(), in_doubt: false };
                 Some(Next::Send(by, ino))
             }
             State::Claimed { queue, .. } => {
@@ -142,7 +163,7 @@ impl DeferredCreates {
     /// The claimant's request was answered. Returns what to do next.
     pub fn answered(&mut self, ino: u64, by: Claimant, result: Result<(), Code>) -> Vec<Next> {
         let file = self.files.get_mut(&ino).expect("a file stays while a request about it is on its way");
-        let State::Claimed { by: holder, mut queue } = std::mem::replace(&mut file.state, State::Idle) else {
+        let State::Claimed { by: holder, mut queue, .. } = std::mem::replace(&mut file.state, State::Idle) else {
             panic!("an answer about {ino}, which nobody asked about");
         };
         assert_eq!(holder, by, "the answer about {ino} belongs to its claimant");
@@ -168,7 +189,7 @@ impl DeferredCreates {
             next.extend(queue.into_iter().map(|claimant| Next::Done(claimant, loss)));
         } else if let Some(claimant) = queue.pop_front() {
             let file = self.files.get_mut(&ino).expect("it is not gone");
-            file.state = State::Claimed { by: claimant, queue };
+            file.state = State::Claimed { by: claimant, queue, in_doubt: false };
             next.push(Next::Send(claimant, ino));
         } else if closed {
             self.remove(ino);

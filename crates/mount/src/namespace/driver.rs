@@ -127,6 +127,7 @@ impl<B: Backend> NamespaceDriver<B> {
         if let Some(entry) = self.attr(ino) {
             return Ok(entry);
         }
+        self.end_doubt(Some(ino)).await;
         let stamp = self.with(Namespace::stamp);
         let entry = self.backend.get(ino).await?;
         self.with(|core, _| core.cache.fetched(stamp, None, &entry));
@@ -143,6 +144,7 @@ impl<B: Backend> NamespaceDriver<B> {
             LookupResult::Absent => return Err(tessera_wire::Error::new(Code::NotFound, "no such name")),
             LookupResult::Unknown => {}
         }
+        self.end_doubt(self.with(|core, _| core.deferred.by_name(&(parent, name.to_vec())))).await;
         let (stamp, ahead) = self.with(|core, now_ns| (core.stamp(now_ns), core.ahead.asks(now_ns, (parent, name))));
         let entry = self.backend.lookup(parent, name, ahead).await?;
         self.with(|core, _| {
@@ -152,6 +154,15 @@ impl<B: Backend> NamespaceDriver<B> {
             }
         });
         Ok(entry.into())
+    }
+
+    /// Before the manager is asked about a file: waits for the answer to the request that creates it, if it is in doubt. The manager may not
+    /// have got it yet.
+    async fn end_doubt(&self, ino: Option<u64>) {
+        if let Some(ino) = ino.filter(|ino| self.with(|core, _| core.deferred.is_in_doubt(*ino))) {
+            // What is lost is not there, or another client's.
+            let _ = self.settle(Scope::File(ino)).await;
+        }
     }
 
     /// Makes sure that the manager knows deferred creates.

@@ -230,7 +230,7 @@ impl Namespace {
         let now_ns = self.advance(now_ns);
         let found = self.cache.get(now_ns, ino);
         self.cache.count(found.is_some());
-        found.or_else(|| self.deferred.entry(ino).cloned())
+        found.or_else(|| self.deferred.shown(ino).cloned())
     }
 
     /// What a name stands for.
@@ -248,9 +248,10 @@ impl Namespace {
         if name.len() > MAX_NAME_BYTES {
             return LookupResult::Unknown;
         }
-        let deferred = self.deferred.by_name(&(parent, name.to_vec())).and_then(|ino| self.deferred.entry(ino));
-        match deferred {
+        let deferred = self.deferred.by_name(&(parent, name.to_vec()));
+        match deferred.and_then(|ino| self.deferred.shown(ino)) {
             Some(entry) => LookupResult::Found(entry.clone()),
+            None if deferred.is_some() => LookupResult::Unknown,
             None if self.delegations.is_absent(now_ns, parent, name) => LookupResult::Absent,
             None => LookupResult::Unknown,
         }
@@ -389,6 +390,7 @@ impl Namespace {
             }
             self.delegations.recall(None);
         }
+        self.deferred.recalled(inos.as_deref());
         if failpoint::is_active("mount.recall_keeps_entries") && inos.is_some() {
             return;
         }

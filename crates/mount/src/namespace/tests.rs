@@ -327,3 +327,24 @@ fn a_commit_renews_no_delegation_that_was_over() {
         assert_eq!(core.lookup(after(65), DIR, b"new"), LookupResult::Unknown, "recalled: {is_recalled}");
     }
 }
+
+/// Another mount moves a file whose create was carried out, and whose answer is late.
+#[test]
+fn a_new_file_that_is_recalled_before_its_answer_came_is_asked_for() {
+    for commits in [false, true] {
+        let mut core = delegated();
+        let ino = create(&mut core, b"a").unwrap();
+        let event = if commits { Event::Commit(Waiter(1), ino) } else { Event::Settle(Waiter(1), Scope::File(ino)) };
+        handle(&mut core, event);
+        assert!(core.attr(NOW, ino).is_some());
+        assert_eq!(handle(&mut core, Event::Recalled(Some(vec![ino]))), ["invalidate 1"]);
+        assert_eq!((core.lookup(NOW, DIR, b"a"), core.attr(NOW, ino)), (LookupResult::Unknown, None));
+        assert_eq!(core.is_settled(ino), None, "its answer is still awaited");
+        let answered = match commits {
+            true => committed(&mut core, 1, ino, Ok(FirstCommit::default())),
+            false => created(core.last_group, ino, Ok(())),
+        };
+        handle(&mut core, answered);
+        assert_eq!((core.lookup(NOW, DIR, b"a"), core.is_settled(ino)), (LookupResult::Unknown, Some(Ok(()))));
+    }
+}
