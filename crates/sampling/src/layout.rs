@@ -4,6 +4,7 @@
 //! disk from which units are drawn with equal chances, without replacement. Strata follow disks and files, since both
 //! differ: one disk may be slow or hold other data, and one file may be unlike the next.
 
+use crate::estimate::StratumSample;
 use crate::format::Format;
 use crate::source::{DiskIndex, FileIndex, Source};
 
@@ -65,6 +66,12 @@ pub struct Stratum {
 }
 
 impl Stratum {
+    /// What is known of it before anything of it has arrived.
+    pub fn unsampled(&self) -> StratumSample {
+        let of_several_files = self.runs.iter().any(|run| run.file != self.runs[0].file);
+        StratumSample { units: self.units, size: self.size as f64, of_several_files, ..StratumSample::default() }
+    }
+
     fn new(disk: DiskIndex) -> Self {
         Stratum { disk, units: 0, bytes: 0, size: 0, runs: Vec::new(), first_units: Vec::new() }
     }

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use tessera_sampling::estimate::{
     Estimate, GroupMoments, Moments as UnitMoments, Population, Quantity, RARE_UNITS, StratumSample,
 };
-use tessera_sampling::layout::{Layout, Unit};
+use tessera_sampling::layout::{Layout, Stratum, Unit};
 
 /// Moments of one aggregate, for each stratum in which it was seen, by number. Most groups of many were seen in one.
 type Parts = Vec<(usize, GroupMoments)>;
@@ -83,11 +83,6 @@ impl Moments {
     pub fn new(query: &Estimable, layout: &Layout) -> Result<Moments, Error> {
         let fields = query.aggregate().schema.fields();
         let types = fields[..query.keys()].iter().map(|field| SortField::new(field.data_type().clone()));
-        let stratum = |s: &tessera_sampling::layout::Stratum| StratumSample {
-            units: s.units,
-            size: s.size as f64,
-            ..Default::default()
-        };
         let quantities: Vec<Quantity> = query.asked.iter().map(|asked| asked.quantity).collect();
         let of_one = vec![GroupMoments::default(); layout.strata.len()];
         Ok(Moments {
@@ -95,7 +90,7 @@ impl Moments {
             quantities,
             keys: RowConverter::new(types.collect()).map_err(engine)?,
             key_count: query.keys(),
-            strata: layout.strata.iter().map(stratum).collect(),
+            strata: layout.strata.iter().map(Stratum::unsampled).collect(),
             groups: HashMap::new(),
         })
     }

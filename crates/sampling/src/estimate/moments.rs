@@ -134,6 +134,8 @@ pub struct StratumSample {
     pub units: u64,
     /// Size of all of them, in bytes or rows.
     pub size: f64,
+    /// They are units of several small files, which share a stratum.
+    pub of_several_files: bool,
     /// Units that arrived (n).
     pub sampled: u64,
     /// Σ size over these.
@@ -148,6 +150,11 @@ impl StratumSample {
         self.sampled += 1;
         self.sampled_size += size;
         self.size_size += size * size;
+    }
+
+    /// The stratum, of which nothing has arrived.
+    pub fn unsampled(&self) -> StratumSample {
+        StratumSample { sampled: 0, sampled_size: 0.0, size_size: 0.0, ..*self }
     }
 
     /// Takes over the units that another thread counted of the same stratum.

@@ -30,6 +30,11 @@ const WELL_SPREAD: f64 = 0.1;
 /// Share of the variance from which on sizes explain nothing of it.
 const UNEXPLAINED: f64 = 0.9;
 
+/// Units of a stratum of several files from which on more than half of what a byte holds is taken from the stratum's own units. Few would make
+/// the correction for sizes depend on which were drawn: the bias of separate ratios is one by the number of units in *each* stratum
+/// (Cochran, section 6.11), so it does not vanish where many strata give two units.
+const OWN_DENSITY_UNITS: f64 = 128.0;
+
 /// The strata, and how sure intervals shall be.
 #[derive(Debug, Clone)]
 pub struct Population<'a> {
@@ -41,19 +46,59 @@ pub struct Population<'a> {
     records: f64,
     /// Size of all strata, relative to those of which something arrived.
     size_of_seen: f64,
+    sizes: CommonSizes,
 }
 
 /// How a group depends on the size of its units.
 struct SizeEffect {
     /// Slope relative to that of proportionality.
     elasticity: f64,
+    /// What a byte holds in all strata of several files together.
+    density: f64,
     /// Sizes vary by more than [`WELL_SPREAD`].
     sizes_differ: bool,
 }
 
-/// What a byte of a stratum holds of a quantity whose sum over the sampled units is `sum`.
-fn proportional(stratum: &StratumSample, sum: f64) -> f64 {
-    sum / stratum.sampled_size.max(1.0)
+/// What a byte of a stratum's own sampled units holds of a quantity, weighted; `sum` is that over these units.
+fn own_density(stratum: &StratumSample, sum: f64) -> f64 {
+    (1.0 - common_weight(stratum)) * sum / stratum.sampled_size.max(1.0)
+}
+
+/// Weight of what a byte holds in all strata of several files together; 0 for a file, whose units are of one length but for the last.
+fn common_weight(stratum: &StratumSample) -> f64 {
+    if stratum.of_several_files { 1.0 / (1.0 + (stratum.sampled as f64 / OWN_DENSITY_UNITS).powi(2)) } else { 0.0 }
+}
+
+/// Relative variation of sizes that counts as none.
+fn small_spread(stratum: &StratumSample) -> f64 {
+    WELL_SPREAD * stratum.sampled_size / stratum.sampled.max(1) as f64
+}
+
+/// Sums over all strata, by the weight of what their bytes hold in common.
+#[derive(Debug, Clone, Copy, Default)]
+struct CommonSizes {
+    /// Σ weight · expanded size of what was sampled.
+    expanded: f64,
+    /// Σ weight · error of the expanded size.
+    error: f64,
+    /// Σ weight² · variance of the expanded size.
+    variance: f64,
+    /// The same of sizes that vary by [`WELL_SPREAD`].
+    spread_variance: f64,
+}
+
+impl CommonSizes {
+    fn of(strata: &[StratumSample]) -> CommonSizes {
+        let mut sums = CommonSizes::default();
+        for stratum in strata {
+            let (weight, factor) = (common_weight(stratum), stratum.variance_factor());
+            sums.expanded += weight * stratum.expansion() * stratum.sampled_size;
+            sums.error += weight * stratum.size_error();
+            sums.variance += weight * weight * factor * stratum.size_variance();
+            sums.spread_variance += weight * weight * factor * small_spread(stratum).powi(2);
+        }
+        sums
+    }
 }
 
 /// Variances between the units of strata, from which that of the sum of their expanded totals follows.
@@ -138,7 +183,9 @@ impl<'a> Population<'a> {
     /// Prepares estimates. `all` are the moments of all records together, for each stratum.
     pub fn new(strata: &'a [StratumSample], all: &[GroupMoments], confidence: f64) -> Population<'a> {
         assert_eq!(strata.len(), all.len(), "moments for each stratum");
-        let mut population = Population { strata, confidence, sampled_records: 0.0, records: 0.0, size_of_seen: 1.0 };
+        let sizes = CommonSizes::of(strata);
+        let mut population =
+            Population { strata, confidence, sampled_records: 0.0, records: 0.0, size_of_seen: 1.0, sizes };
         let size = |seen: bool| strata.iter().filter(|s| !seen || s.sampled > 0).map(|s| s.size).sum::<f64>();
         if size(true) > 0.0 {
             population.size_of_seen = size(false) / size(true);
@@ -170,20 +217,19 @@ impl<'a> Population<'a> {
     /// The value of [`Population::estimate`]: all that is said of a group that is too rare for an interval, which costs most.
     pub fn value(&self, quantity: Quantity, group: &[(usize, GroupMoments)]) -> f64 {
         let total = |sums: fn(&GroupMoments) -> (f64, f64)| {
-            let elasticity = self.size_effect(group, sums).elasticity;
-            let of = |(h, m): &(usize, GroupMoments)| self.corrected(&self.strata[*h], elasticity, sums(m).0);
-            group.iter().map(of).sum::<f64>() * self.size_of_seen
+            let effect = self.size_effect(group, sums);
+            let of = |(h, m): &(usize, GroupMoments)| {
+                let (stratum, sum) = (&self.strata[*h], sums(m).0);
+                stratum.expansion() * sum - effect.elasticity * own_density(stratum, sum) * stratum.size_error()
+            };
+            let in_common = effect.elasticity * effect.density * self.sizes.error;
+            (group.iter().map(of).sum::<f64>() - in_common) * self.size_of_seen
         };
         match quantity {
             Quantity::Count => total(|m| (m.total.count, m.count_size)),
             Quantity::Sum => total(|m| (m.total.sum, m.sum_size)),
             Quantity::Mean => self.count_and_mean(group).1,
         }
-    }
-
-    /// Expanded total of a stratum, corrected for the sizes that were drawn.
-    fn corrected(&self, stratum: &StratumSample, elasticity: f64, sum: f64) -> f64 {
-        stratum.expansion() * sum - elasticity * proportional(stratum, sum) * stratum.size_error()
     }
 
     /// Expanded number of records, and their mean.
@@ -230,8 +276,9 @@ impl<'a> Population<'a> {
         for (h, stratum) in self.strata.iter().enumerate() {
             let m = seen_in.next_if(|(seen, _)| *seen == h).map_or(GroupMoments::default(), |(_, moments)| *moments);
             let [sum, square, cube, by_size] = sums(&m);
-            let slope = of_sizes.elasticity * proportional(stratum, sum);
-            value += self.corrected(stratum, of_sizes.elasticity, sum);
+            let density = own_density(stratum, sum) + common_weight(stratum) * of_sizes.density;
+            let slope = of_sizes.elasticity * density;
+            value += stratum.expansion() * sum - slope * stratum.size_error();
             let own = stratum.covariance(sum, sum, square);
             let both = stratum.covariance(sum, stratum.sampled_size, by_size);
             let left = own - 2.0 * slope * both + slope * slope * stratum.size_variance();
@@ -248,25 +295,31 @@ impl<'a> Population<'a> {
         self.interval(value * self.size_of_seen, found, 1.0, !is_count)
     }
 
-    /// How a group grows with the size of its units: by how much relative to what is in proportion to size. Strata count by
+    /// How a group grows with the size of its units: by how much relative to what is in proportion to size. Strata of many units count by
     /// what they hold of the group, since files differ in what a byte holds, and a group of one file has nothing to do with
-    /// the sizes in others. Where sizes hardly vary, their covariance with the group tells nothing: one short unit at the end
+    /// the sizes in others. Strata of small files count by what all of these hold ([`OWN_DENSITY_UNITS`]). Where sizes hardly vary, their covariance with the group tells nothing: one short unit at the end
     /// of a file would decide it. There a group is taken to be proportional to size, so that it makes no difference whether
     /// that unit was drawn. `sums` gives Σy and Σy·size.
     fn size_effect(&self, group: &[(usize, GroupMoments)], sums: impl Fn(&GroupMoments) -> (f64, f64)) -> SizeEffect {
-        let (mut with_size, mut size_variance, mut spread_variance) = (0.0, 0.0, 0.0);
+        let weighted =
+            |(h, m): &(usize, GroupMoments)| common_weight(&self.strata[*h]) * self.strata[*h].expansion() * sums(m).0;
+        let expanded: f64 = group.iter().map(weighted).sum();
+        let density = if self.sizes.expanded > 0.0 { expanded / self.sizes.expanded } else { 0.0 };
+        let (mut with_size, mut size_variance, mut spread_variance) =
+            (0.0, density * density * self.sizes.variance, density * density * self.sizes.spread_variance);
         for (h, m) in group {
             let (stratum, (sum, by_size)) = (&self.strata[*h], sums(m));
-            let (slope, factor) = (proportional(stratum, sum), stratum.variance_factor());
-            let spread = WELL_SPREAD * stratum.sampled_size / stratum.sampled.max(1) as f64;
-            with_size += factor * slope * stratum.covariance(sum, stratum.sampled_size, by_size);
-            size_variance += factor * slope * slope * stratum.size_variance();
-            spread_variance += factor * slope * slope * spread * spread;
+            let (own, common) = (own_density(stratum, sum), common_weight(stratum) * density);
+            let (factor, more) = (stratum.variance_factor(), own * own + 2.0 * own * common);
+            with_size += factor * (own + common) * stratum.covariance(sum, stratum.sampled_size, by_size);
+            size_variance += factor * more * stratum.size_variance();
+            spread_variance += factor * more * small_spread(stratum).powi(2);
         }
         // Squares of what is large may be beyond floating-point numbers.
         let elasticity = (with_size + spread_variance) / (size_variance + spread_variance);
         SizeEffect {
             elasticity: if elasticity.is_finite() { elasticity } else { 0.0 },
+            density: if density.is_finite() { density } else { 0.0 },
             sizes_differ: size_variance > spread_variance,
         }
     }

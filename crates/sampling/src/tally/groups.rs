@@ -45,8 +45,7 @@ impl<'a> Totals<'a> {
         let tallies: Vec<&Tally> = tallies.into_iter().collect();
         let (mut strata, mut all) = (Vec::new(), Vec::new());
         if let Some(first) = tallies.first() {
-            let unsampled = |s: &StratumSample| StratumSample { units: s.units, size: s.size, ..Default::default() };
-            strata.extend(first.strata.iter().map(|stratum| unsampled(&stratum.sample)));
+            strata.extend(first.strata.iter().map(|stratum| stratum.sample.unsampled()));
             all.resize(strata.len(), GroupMoments::default());
         }
         for tally in &tallies {

@@ -13,7 +13,7 @@ pub use groups::{Group, Totals};
 use self::closed::{ClosedUnits, List};
 use self::keys::{Batch, KeyTable};
 use crate::estimate::{GroupMoments, Moments, StratumSample, UnitValues};
-use crate::layout::Layout;
+use crate::layout::{Layout, Stratum};
 use rand::rngs::StdRng;
 use rand::{RngExt, SeedableRng};
 
@@ -231,22 +231,20 @@ impl Tally {
             true => Values::Sampled { units: Vec::new(), rng: Box::new(StdRng::seed_from_u64(seed)) },
             false => Values::None,
         };
-        let strata = layout.strata.iter().map(|stratum| (stratum.units, stratum.size));
+        let strata = layout.strata.iter().map(Stratum::unsampled);
         Tally::with(strata, Groups::Sample(KeyTable::new(), ClosedUnits::new()), values)
     }
 
     /// Of everything. Strata make no difference then.
     pub fn whole(layout: &Layout, keep_values: bool) -> Tally {
         let values = if keep_values { Values::All(Vec::new()) } else { Values::None };
-        let size = layout.strata.iter().map(|stratum| stratum.size).sum();
-        Tally::with(std::iter::once((layout.units(), size)), Groups::Whole(KeyTable::new()), values)
+        let size = layout.strata.iter().map(|stratum| stratum.size).sum::<u64>() as f64;
+        let all = StratumSample { units: layout.units(), size, ..StratumSample::default() };
+        Tally::with(std::iter::once(all), Groups::Whole(KeyTable::new()), values)
     }
 
-    fn with(strata: impl Iterator<Item = (u64, u64)>, groups: Groups, values: Values) -> Tally {
-        let stratum = |(units, size): (u64, u64)| StratumTally {
-            sample: StratumSample { units, size: size as f64, ..Default::default() },
-            all: GroupMoments::default(),
-        };
+    fn with(strata: impl Iterator<Item = StratumSample>, groups: Groups, values: Values) -> Tally {
+        let stratum = |sample| StratumTally { sample, all: GroupMoments::default() };
         Tally { strata: strata.map(stratum).collect(), units: Vec::new(), groups, batch: Batch::new(), values }
     }
 
