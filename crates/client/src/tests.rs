@@ -458,3 +458,36 @@ fn one_of_the_managers_named_suffices_and_malformed_lists_are_refused() {
         assert_eq!(Client::connect(text, quick()).err().unwrap().code(), Code::Invalid, "{text:?}");
     }
 }
+
+/// As a mount does that keeps versions open under leases: it drops them when all leases end. A node's address may be another cluster's by now.
+#[test]
+fn a_version_that_is_dropped_as_leases_end_stops_no_request() {
+    let scratch = tempfile::tempdir().unwrap();
+    let start = |id: u8| {
+        let listen = Endpoint::Unix(scratch.path().join(format!("s{id}")));
+        let dir = scratch.path().join(id.to_string());
+        let options = ServeOptions::new(&dir, std::slice::from_ref(&listen), Config::default());
+        (listen, ManagerServer::start(ServeOptions { cluster_id: Some([id; 16]), ..options }).unwrap())
+    };
+    let ((here, _first), (elsewhere, _second)) = (start(1), start(2));
+    let client = Client::connect(&here.to_string(), Options::default()).unwrap();
+    let (op_id, kind) = (client.op_id(), tessera_wire::InodeKind::File as i32);
+    let new = tessera_wire::meta::MakeNode { op_id, parent: 1, name: b"f".to_vec(), kind, ..Default::default() };
+    let ino = client.ask(&new).unwrap().attr.unwrap().ino;
+    let kept = Mutex::new(Some(client.read_inode(ino, 0, 0..100).unwrap()));
+    client.on_recall(move |inos, answer| {
+        if inos.is_none() {
+            drop(kept.lock().take());
+        }
+        answer();
+    });
+    let peer = tessera_wire::rpc::Peer::Address(elsewhere.to_string());
+    let call = Call::new(peer, 1, &tessera_wire::meta::GetStatus {}, Vec::new(), 5_000);
+    let (sender, receiver) = mpsc::channel();
+    let refused = sender.clone();
+    client.context.transport.call(call, Box::new(move |answer| refused.send(answer.result.map(drop)).unwrap()));
+    let error = receiver.recv_timeout(Duration::from_secs(30)).expect("the call ends").unwrap_err();
+    assert_eq!(error.code(), Code::WrongCluster);
+    std::thread::spawn(move || sender.send(client.status().map(drop).map_err(|_| tessera_wire::Error::default())));
+    receiver.recv_timeout(Duration::from_secs(30)).expect("the manager is asked").unwrap();
+}

@@ -297,9 +297,13 @@ impl Dialer {
             return opened.iter().for_each(|(connection, _)| connection.close());
         }
         // With the lines locked: a cluster that is settled later closes what is open by then.
-        let opened = opened.and_then(|(connection, cluster_id)| {
-            let checked = self.check_cluster(&cluster_id).inspect_err(|_| connection.close());
-            checked.map(|()| connection).map_err(|error| Unreached { error, is_taken: true })
+        let mut refused = None;
+        let opened = opened.and_then(|(connection, cluster_id)| match self.check_cluster(&cluster_id) {
+            Ok(()) => Ok(connection),
+            Err(error) => {
+                refused = Some(connection);
+                Err(Unreached { error, is_taken: true })
+            }
         });
         let line = match &opened {
             Ok(connection) => Line::Open(connection.clone()),
@@ -307,6 +311,8 @@ impl Dialer {
         };
         let before = lines.insert(endpoint, line);
         drop(lines);
+        // Who hears of it may begin a call at once.
+        refused.iter().for_each(|connection| connection.close());
         let Some(Line::Connecting(queue)) = before else { return };
         for waiter in queue {
             match &opened {

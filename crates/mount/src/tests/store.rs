@@ -117,7 +117,7 @@ impl LockTable {
 #[derive(Default)]
 pub struct Store {
     files: RefCell<BTreeMap<u64, Vec<Version>>>,
-    names: RefCell<BTreeMap<Name, u64>>,
+    pub names: RefCell<BTreeMap<Name, u64>>,
     hints: RefCell<Vec<Hint>>,
     last: Cell<u64>,
     /// Names of which the kernel was told.
@@ -160,6 +160,8 @@ pub struct Store {
     pub set_attrs: Cell<u32>,
     /// Owner and times of the last file that came to be by its number.
     pub made: Cell<Option<(Owner, Times)>>,
+    /// So many creates by number find no manager.
+    pub silent_creates: Cell<u32>,
     /// The access time that was set last, ns.
     pub atime_ns: Cell<Option<i64>>,
     /// Most chunks that a session had written when it committed.
@@ -328,6 +330,12 @@ impl Client {
             super::tasks::pause().await;
         }
         let mut names = self.store.names.borrow_mut();
+        let stands_for = |parent, name: &[u8]| names.get(&(parent, name.to_vec())).copied();
+        let (moved, there) = (stands_for(from_parent, &from_name), stands_for(to_parent, &to_name));
+        if moved.is_some() && moved == there {
+            // Two names of one file: POSIX rename does nothing.
+            return Ok(Ack {});
+        }
         let ino = names.remove(&(from_parent, from_name)).ok_or_else(|| Error::new(Code::NotFound, "no such name"))?;
         if let Some(replaced) = names.insert((to_parent, to_name), ino) {
             self.store.unnamed.borrow_mut().insert(replaced);
@@ -581,6 +589,10 @@ impl Backend for Client {
     async fn make_node(&self, new: MakeNode) -> Result<Entry, Error> {
         let waits = || if self.store.holds_creates.get() { Poll::Pending } else { Poll::Ready(()) };
         poll_fn(|_| waits()).await;
+        if let Some(left) = self.store.silent_creates.get().checked_sub(1) {
+            self.store.silent_creates.set(left);
+            return Err(Error::new(Code::Unavailable, "no manager"));
+        }
         let MakeNode { mode, uid, gid, mtime_ns, ctime_ns, atime_ns, .. } = new;
         self.store.made.set(Some((Owner { mode, uid, gid }, Times { mtime_ns, ctime_ns, atime_ns })));
         self.store.entry(self.store.create(new.parent, &new.name, new.ino)?)
@@ -645,6 +657,12 @@ impl Backend for Client {
     }
 
     async fn write_new(&self, new: NewFile<'_>, bytes: Bytes, times: Times) -> Result<WriteDone, FileError> {
+        let waits = || if self.store.holds_creates.get() { Poll::Pending } else { Poll::Ready(()) };
+        poll_fn(|_| waits()).await;
+        if let Some(left) = self.store.silent_creates.get().checked_sub(1) {
+            self.store.silent_creates.set(left);
+            return Err(failed(Cause::ManagerSilent { request: "Commit", waited_ms: 1, last: "no manager".into() }));
+        }
         let made = self.store.create(new.parent, new.name, new.ino);
         made.map_err(|_| failed(Cause::VersionConflict { expected: 0, current: 1 }))?;
         self.store.made.set(Some((new.owner, times)));
