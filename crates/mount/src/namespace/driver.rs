@@ -127,7 +127,11 @@ impl<B: Backend> NamespaceDriver<B> {
         if let Some(entry) = self.attr(ino) {
             return Ok(entry);
         }
-        self.end_doubt(Some(ino)).await;
+        if self.end_doubt(Some(ino)).await
+            && let Some(entry) = self.attr(ino)
+        {
+            return Ok(entry);
+        }
         let stamp = self.with(Namespace::stamp);
         let entry = self.backend.get(ino).await?;
         self.with(|core, _| core.cache.fetched(stamp, None, &entry));
@@ -139,30 +143,35 @@ impl<B: Backend> NamespaceDriver<B> {
     /// # Errors
     /// The manager's, and `NotFound` if the core knows that the name does not exist.
     pub(crate) async fn lookup(&self, parent: u64, name: &[u8]) -> Result<EntryAttr, tessera_wire::Error> {
-        match self.with(|core, now_ns| core.lookup(now_ns, parent, name)) {
-            LookupResult::Found(entry) => return Ok(entry),
-            LookupResult::Absent => return Err(tessera_wire::Error::new(Code::NotFound, "no such name")),
-            LookupResult::Unknown => {}
+        loop {
+            match self.with(|core, now_ns| core.lookup(now_ns, parent, name)) {
+                LookupResult::Found(entry) => return Ok(entry),
+                LookupResult::Absent => return Err(tessera_wire::Error::new(Code::NotFound, "no such name")),
+                LookupResult::Unknown => {}
+            }
+            let deferred = self.with(|core, _| core.deferred.by_name(&(parent, name.to_vec())));
+            if !self.end_doubt(deferred).await {
+                break;
+            }
         }
-        self.end_doubt(self.with(|core, _| core.deferred.by_name(&(parent, name.to_vec())))).await;
         let (stamp, ahead) = self.with(|core, now_ns| (core.stamp(now_ns), core.ahead.asks(now_ns, (parent, name))));
         let entry = self.backend.lookup(parent, name, ahead).await?;
         self.with(|core, _| {
             core.cache.fetched(stamp, Some((parent, name)), &entry);
             for NamedEntry { name, entry } in &entry.ahead {
-                entry.iter().for_each(|entry| core.cache.fetched(stamp, Some((parent, name)), entry));
+                entry.iter().for_each(|entry| core.cache.fetched_ahead(stamp, (parent, name), entry));
             }
         });
         Ok(entry.into())
     }
 
     /// Before the manager is asked about a file: waits for the answer to the request that creates it, if it is in doubt. The manager may not
-    /// have got it yet.
-    async fn end_doubt(&self, ino: Option<u64>) {
-        if let Some(ino) = ino.filter(|ino| self.with(|core, _| core.deferred.is_in_doubt(*ino))) {
-            // What is lost is not there, or another client's.
-            let _ = self.settle(Scope::File(ino)).await;
-        }
+    /// have got it yet. Returns whether it waited.
+    async fn end_doubt(&self, ino: Option<u64>) -> bool {
+        let Some(ino) = ino.filter(|ino| self.with(|core, _| core.deferred.is_in_doubt(*ino))) else { return false };
+        // What is lost is not there, or another client's.
+        let _ = self.settle(Scope::File(ino)).await;
+        true
     }
 
     /// Makes sure that the manager knows deferred creates.

@@ -242,6 +242,23 @@ impl EntryCache {
         }
     }
 
+    /// As [`EntryCache::fetched`], of a name that nobody has asked for: the kernel does not know it.
+    pub fn fetched_ahead(&mut self, stamp: Stamp, name: NameRef<'_>, entry: &Entry) {
+        if let Some(attr) = entry.attr.as_ref().filter(|attr| entry.lease_ms > 0 && attr.nlink == 1)
+            && !self.may_be_outdated(stamp, attr.ino, Some(name))
+        {
+            self.put(stamp, Some(name), entry, attr);
+        }
+    }
+
+    /// The kernel gets a name that stands for this inode.
+    pub fn note_seen(&mut self, attr: &Attr, (parent, name): NameRef<'_>) {
+        let is_known = |known: &Name| known.0 == parent && known.1 == name;
+        if !self.seen_names(attr.ino).last().is_some_and(is_known) {
+            self.note_name(attr, (parent, name.to_vec()));
+        }
+    }
+
     /// This mount changed an inode, and the manager answered with its new attributes. An entry under a lease stays cached, and the answer may
     /// grant a lease.
     /// Returns whether these attributes are known to be the newest.

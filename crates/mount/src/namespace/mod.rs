@@ -236,6 +236,9 @@ impl Namespace {
     /// What a name stands for.
     pub fn lookup(&mut self, now_ns: i64, parent: u64, name: &[u8]) -> LookupResult {
         let found = self.find(now_ns, parent, name);
+        if let LookupResult::Found(entry) = &found {
+            self.cache.note_seen(&entry.attr, (parent, name));
+        }
         self.cache.count(matches!(&found, LookupResult::Found(entry) if self.deferred.entry(entry.attr.ino).is_none()));
         found
     }

@@ -8,8 +8,10 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use tessera_failpoint as failpoint;
 
-/// A version that was opened longer ago is opened again, ns. Much shorter than a session lasts of which the manager hears nothing.
-const KEPT_NS: i64 = 5_000_000_000;
+/// A version that was opened once is kept for so long, ns: the manager records sessions that last for a second.
+const ONCE_NS: i64 = 800_000_000;
+/// One that was opened again meanwhile is kept for so long, ns. Much shorter than a session lasts of which the manager hears nothing.
+const AGAIN_NS: i64 = 5_000_000_000;
 /// Versions that are kept.
 const MAX_KEPT: usize = 1_024;
 
@@ -17,15 +19,30 @@ const MAX_KEPT: usize = 1_024;
 pub struct RecentReaders<B: Backend>(Mutex<Kept<B>>);
 
 struct Kept<B: Backend> {
-    /// By file: the reader, and when it was opened.
-    readers: HashMap<u64, (Arc<B::Reader>, i64)>,
-    /// The same, the oldest first; those that were replaced or dropped, too.
+    /// By file.
+    readers: HashMap<u64, Recent<B>>,
+    /// Files and when they were opened, the oldest first; those that were replaced or dropped, too.
     order: VecDeque<(u64, i64)>,
+    /// To be dropped by [`RecentReaders::expire`].
+    ended: Vec<Arc<B::Reader>>,
+}
+
+struct Recent<B: Backend> {
+    reader: Arc<B::Reader>,
+    opened_ns: i64,
+    /// It was opened again since.
+    again: bool,
+}
+
+impl<B: Backend> Recent<B> {
+    fn is_over(&self, now_ns: i64) -> bool {
+        now_ns.saturating_sub(self.opened_ns) >= if self.again { AGAIN_NS } else { ONCE_NS }
+    }
 }
 
 impl<B: Backend> Default for RecentReaders<B> {
     fn default() -> RecentReaders<B> {
-        RecentReaders(Mutex::new(Kept { readers: HashMap::new(), order: VecDeque::new() }))
+        RecentReaders(Mutex::new(Kept { readers: HashMap::new(), order: VecDeque::new(), ended: Vec::new() }))
     }
 }
 
@@ -34,54 +51,58 @@ impl<B: Backend> RecentReaders<B> {
     pub fn current(&self, mount: &Mount<B>, ino: u64) -> Option<Arc<B::Reader>> {
         let current = mount.namespace.attr(ino)?.attr.version;
         let now_ns = mount.backend.now_ns();
-        let kept = self.0.lock();
-        let (reader, opened_ns) = kept.readers.get(&ino)?;
+        let mut kept = self.0.lock();
+        let recent = kept.readers.get_mut(&ino).filter(|recent| !recent.is_over(now_ns))?;
         let is_current =
-            reader.opened().version.version == current || failpoint::is_active("mount.recent_version_is_stale");
-        (is_current && now_ns.saturating_sub(*opened_ns) < KEPT_NS).then(|| reader.clone())
+            recent.reader.opened().version.version == current || failpoint::is_active("mount.recent_version_is_stale");
+        is_current.then(|| {
+            recent.again = true;
+            recent.reader.clone()
+        })
     }
 
     /// A version was opened as the current one at that time.
     pub fn keep(&self, ino: u64, reader: &Arc<B::Reader>, opened_ns: i64) {
-        // Those that are dropped tell the manager so, without the lock.
+        let mut kept = self.0.lock();
+        let replaced = kept.readers.insert(ino, Recent { reader: reader.clone(), opened_ns, again: false });
+        kept.ended.extend(replaced.map(|recent| recent.reader));
+        kept.order.push_back((ino, opened_ns));
+        while kept.order.len() > MAX_KEPT {
+            kept.end_oldest();
+        }
+    }
+
+    /// These files change or are gone; none: the connection is lost, and perhaps the sessions with it. Sends nothing: who is told that
+    /// leases end must not.
+    pub fn forget(&self, inos: Option<&[u64]>) {
+        let kept = &mut *self.0.lock();
+        match inos {
+            Some(inos) => kept.ended.extend(inos.iter().filter_map(|ino| kept.readers.remove(ino)).map(|r| r.reader)),
+            None => kept.ended.extend(kept.readers.drain().map(|(_, recent)| recent.reader)),
+        }
+    }
+
+    /// Drops what was not opened for long, or was forgotten: their sessions end.
+    pub fn expire(&self, now_ns: i64) {
+        // Each tells the manager, without the lock.
         let _dropped = {
             let mut kept = self.0.lock();
-            let replaced = kept.readers.insert(ino, (reader.clone(), opened_ns));
-            kept.order.push_back((ino, opened_ns));
-            (replaced, kept.drop_older(opened_ns.saturating_sub(KEPT_NS), MAX_KEPT))
-        };
-    }
-
-    /// These files change or are gone; none: the connection is lost, and perhaps the sessions with it.
-    pub fn forget(&self, inos: Option<&[u64]>) {
-        let _dropped: Vec<_> = {
-            let mut kept = self.0.lock();
-            match inos {
-                Some(inos) => inos.iter().filter_map(|ino| kept.readers.remove(ino)).collect(),
-                None => kept.readers.drain().map(|(_, reader)| reader).collect(),
+            let over: Vec<u64> = kept.readers.iter().filter(|(_, r)| r.is_over(now_ns)).map(|(ino, _)| *ino).collect();
+            let ended: Vec<_> = over.iter().filter_map(|ino| kept.readers.remove(ino)).map(|r| r.reader).collect();
+            kept.ended.extend(ended);
+            if kept.readers.is_empty() {
+                kept.order.clear();
             }
+            std::mem::take(&mut kept.ended)
         };
-    }
-
-    /// Time passes.
-    pub fn expire(&self, now_ns: i64) {
-        let _dropped = self.0.lock().drop_older(now_ns.saturating_sub(KEPT_NS), MAX_KEPT);
     }
 }
 
 impl<B: Backend> Kept<B> {
-    /// Drops what was opened before `since_ns`, and the oldest beyond `most`.
-    fn drop_older(&mut self, since_ns: i64, most: usize) -> Vec<Arc<B::Reader>> {
-        let mut dropped = Vec::new();
-        while let Some((ino, opened_ns)) = self.order.front().copied() {
-            if opened_ns > since_ns && self.order.len() <= most {
-                break;
-            }
-            self.order.pop_front();
-            if self.readers.get(&ino).is_some_and(|(_, kept_ns)| *kept_ns == opened_ns) {
-                dropped.extend(self.readers.remove(&ino).map(|(reader, _)| reader));
-            }
+    fn end_oldest(&mut self) {
+        let Some((ino, opened_ns)) = self.order.pop_front() else { return };
+        if self.readers.get(&ino).is_some_and(|recent| recent.opened_ns == opened_ns) {
+            self.ended.extend(self.readers.remove(&ino).map(|recent| recent.reader));
         }
-        dropped
     }
 }

@@ -319,6 +319,8 @@ impl<B: Backend> Mount<B> {
     pub(crate) async fn begin_removal(&self, name: NameRef<'_>) -> Option<Removal<'_, B>> {
         let ino = self.lookup_known(name).await.ok()?.attr.ino;
         let removal = self.files.begin_removal(ino);
+        // What is kept here must not keep the content.
+        self.recent.forget(Some(&[ino]));
         if let Some(file) = self.files.get(ino)
             && let Err(errno) = file.pin(self).await
         {
@@ -480,10 +482,17 @@ impl<B: Backend> Mount<B> {
         let begin_moves =
             |core: &mut Namespace, _| moves.iter().map(|(from, to)| core.cache.begin_move(*from, *to)).collect();
         let told: Vec<bool> = self.namespace.with(begin_moves);
-        let before = self.namespace.with(|core, _| core.delegations.state(from.0));
+        let (before, stamp, moved) = self.namespace.with(|core, now_ns| {
+            (core.delegations.state(from.0), core.stamp(now_ns), core.cache.lookup(now_ns, from.0, from.1))
+        });
         let done = self.backend.ask(&request).await;
-        if done.is_ok() && mode != RenameMode::Exchange {
-            self.namespace.with(|core, _| core.delegations.name_removed(from.0, from.1, before));
+        // A move of one name of a file to another one of it changes nothing. Only a lease tells that it had no other.
+        if let Some(moved) = moved.filter(|_| done.is_ok() && mode != RenameMode::Exchange) {
+            self.namespace.with(|core, _| {
+                if !core.cache.may_be_outdated(stamp, moved.attr.ino, None) {
+                    core.delegations.name_removed(from.0, from.1, before);
+                }
+            });
         }
         self.namespace.forget_name(from.0, from.1);
         self.namespace.forget_name(to.0, to.1);
@@ -516,7 +525,6 @@ impl<B: Backend> Mount<B> {
             Ok(left) if !directory => {
                 self.namespace.with(|core, _| core.cache.name_changed(parent, name, left));
                 self.kernel.lock().name_removed(left.clone());
-                self.recent.forget(Some(&[left.ino]));
             }
             _ => self.namespace.forget_name(parent, name),
         }

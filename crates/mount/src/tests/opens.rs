@@ -445,13 +445,13 @@ fn whoever_looks_names_up_in_their_order_gets_the_next_ones_in_few_requests() {
         for (at, ino) in inos.iter().enumerate() {
             assert_eq!(look_up(at).await, Ok(*ino));
         }
-        assert_eq!(store.lookups.get(), 4, "for 1, 17, 65 and 257 names");
+        assert_eq!(store.lookups.get(), 5, "for 1, 1, 17, 65 and 257 names");
         mount.leases_recalled(Some(&[inos[299]]));
         store.remove(inos[299]);
         assert_eq!(look_up(299).await, Err(Errno::ENOENT));
         mount.remove((ROOT, &name(298)), false).await.unwrap();
         assert_eq!(look_up(298).await, Err(Errno::ENOENT));
-        assert_eq!((look_up(297).await, store.lookups.get()), (Ok(inos[297]), 6));
+        assert_eq!((look_up(297).await, store.lookups.get()), (Ok(inos[297]), 7));
     });
 }
 
@@ -477,9 +477,15 @@ fn a_file_that_is_opened_again_is_not_asked_for_while_a_lease_says_that_it_has_n
         mount.leases_recalled(Some(&[ino]));
         store.commit(ino, b"BEFORE", 0);
         assert_eq!(read().await, ("BEFORE".into(), 2));
-        store.clock.set(5_000_000_000);
-        assert_eq!(read().await, ("BEFORE".into(), 3), "its session may be over");
+        store.clock.set(800_000_000);
+        assert_eq!(read().await, ("BEFORE".into(), 3), "it was opened once, and is not kept for long");
+        for clock_ns in [1_500_000_000, 5_799_999_999] {
+            store.clock.set(clock_ns);
+            assert_eq!(read().await, ("BEFORE".into(), 3), "it is opened again and again");
+        }
+        store.clock.set(5_800_000_000);
+        assert_eq!(read().await, ("BEFORE".into(), 4), "its session may be over");
         mount.leases_recalled(None);
-        assert_eq!(read().await, ("BEFORE".into(), 4), "its session may be gone with the connection");
+        assert_eq!(read().await, ("BEFORE".into(), 5), "its session may be gone with the connection");
     });
 }
