@@ -2,8 +2,8 @@
 //!
 //! DataFusion parses, plans and executes. This program adds the tables ([`tables`]: files in the store or in local directories,
 //! of which only the wanted columns of Parquet are read), arithmetic that does not wrap ([`checked`], [`sum`], [`spans`]),
-//! names for columns that nobody has named ([`names`]), and the estimates ([`estimate`]: aggregates of a random part, with
-//! intervals). Start at [`run`]. docs/sampling.md, section 7, has the rules.
+//! names for columns that nobody has named ([`names`]), a refusal of all that writes ([`read_only`]), and the estimates
+//! ([`estimate`]: aggregates of a random part, with intervals). Start at [`run`]. docs/sampling.md, section 7, has the rules.
 
 mod args;
 mod checked;
@@ -11,6 +11,7 @@ mod error;
 mod estimate;
 mod names;
 mod paths;
+mod read_only;
 mod records;
 mod show;
 mod spans;
@@ -25,6 +26,7 @@ use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::catalog::{CatalogProvider, MemoryCatalogProvider};
 use datafusion::logical_expr::{AggregateUDF, LogicalPlan, ScalarUDF, TableScan};
 use datafusion::prelude::{SessionConfig, SessionContext};
+use datafusion::sql::parser::Statement;
 use error::Error;
 use estimate::{Outcome, Terms, estimate, recognize};
 use paths::Cluster;
@@ -79,11 +81,11 @@ fn run(args: &Args) -> Result<(), Error> {
 async fn answer(args: &Args, reading: &Reading) -> Result<(), Error> {
     let started = Instant::now();
     let context = session(args, reading)?;
-    refuse_tablesample(&context, &args.sql)?;
-    let plan = names::plan(&context, &args.sql).await?;
-    if matches!(plan, LogicalPlan::Ddl(_) | LogicalPlan::Dml(_) | LogicalPlan::Copy(_) | LogicalPlan::Statement(_)) {
-        return Err(Error::Usage("only SELECT, EXPLAIN and DESCRIBE are executed: files are not changed".to_string()));
-    }
+    let statement = context.state().sql_to_statement(&args.sql, &datafusion::config::Dialect::Generic)?;
+    read_only::check_statement(&statement)?;
+    refuse_tablesample(&statement)?;
+    let plan = names::plan(&context, statement).await?;
+    read_only::check_plan(&plan)?;
     let (batches, schema, how) = match args.amount() {
         Amount::Exact => exactly(&context, plan, None).await?,
         amount => estimated(args, reading, (&context, plan), amount).await?,
@@ -181,8 +183,7 @@ fn session(args: &Args, reading: &Reading) -> Result<SessionContext, Error> {
 }
 
 /// The engine parses TABLESAMPLE and ignores it; nobody would notice.
-fn refuse_tablesample(context: &SessionContext, sql: &str) -> Result<(), Error> {
-    let statement = context.state().sql_to_statement(sql, &datafusion::config::Dialect::Generic)?;
+fn refuse_tablesample(statement: &Statement) -> Result<(), Error> {
     match statement.to_string().to_ascii_uppercase().contains("TABLESAMPLE") {
         true => Err(Error::Usage("write --ratio or --error instead of TABLESAMPLE: they give intervals".to_string())),
         false => Ok(()),

@@ -31,9 +31,8 @@ const CAST_AS: &str = "cast_as";
 ///
 /// # Errors
 /// The query is not valid.
-pub async fn plan(context: &SessionContext, sql: &str) -> Result<LogicalPlan, Error> {
+pub async fn plan(context: &SessionContext, statement: Statement) -> Result<LogicalPlan, Error> {
     let state = context.state();
-    let statement = state.sql_to_statement(sql, &datafusion::config::Dialect::Generic)?;
     let refused = match state.statement_to_plan(statement.clone()).await.and_then(refuse_equal_names) {
         Err(error) if is_about_names(&error) => error,
         done => return Ok(done?),

@@ -1,0 +1,80 @@
+//! What is refused: everything that would write, and files that are no tables, each with the fact and the way out.
+
+mod common;
+
+use common::{fails, run};
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A file in a directory of its own.
+fn with_file(name: &str, content: impl AsRef<[u8]>) -> TempDir {
+    let dir = TempDir::new().unwrap();
+    std::fs::write(dir.path().join(name), content).unwrap();
+    dir
+}
+
+fn names(at: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        at.read_dir().unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// `EXPLAIN ANALYZE` executes what it explains.
+#[test]
+fn nothing_is_written_also_below_explain() {
+    let dir = with_file("a.csv", "a\n1\n");
+    let at = dir.path();
+    let copy = "COPY (SELECT 1 AS x) TO 'victim.csv' STORED AS CSV";
+    let mut statements: Vec<String> =
+        ["", "EXPLAIN ", "EXPLAIN ANALYZE ", "EXPLAIN ANALYZE VERBOSE ", "EXPLAIN FORMAT TREE "]
+            .iter()
+            .map(|explain| format!("{explain}{copy}"))
+            .collect();
+    for statement in [
+        "COPY (SELECT 1 AS x) TO 'victim.csv'",
+        "INSERT INTO 'a.csv' VALUES (2)",
+        "INSERT INTO 'a.csv' SELECT a FROM 'a.csv'",
+        "UPDATE 'a.csv' SET a = 2",
+        "DELETE FROM 'a.csv'",
+        "CREATE TABLE x AS SELECT 1",
+        "CREATE VIEW x AS SELECT 1",
+        "CREATE EXTERNAL TABLE x STORED AS CSV LOCATION 'victim.csv'",
+        "INSERT INTO x VALUES (2)",
+        "DROP TABLE 'a.csv'",
+        "SELECT 1 AS y INTO x",
+        "SET datafusion.execution.batch_size = 1",
+    ] {
+        statements.extend(
+            ["", "EXPLAIN ANALYZE ", "EXPLAIN ANALYZE VERBOSE "].map(|explain| format!("{explain}{statement}")),
+        );
+    }
+    for statement in statements {
+        let (code, why) = fails(at, &[&statement]);
+        assert!(code == 2, "{statement}: {code}, {why}");
+        let is_told = why.contains("files are not changed") || why.contains("arser") || why.contains("not supported");
+        assert!(is_told, "{statement}: {why}");
+        assert_eq!(names(at), ["a.csv"], "{statement}");
+        assert_eq!(std::fs::read_to_string(at.join("a.csv")).unwrap(), "a\n1\n", "{statement}");
+    }
+    for nested in [
+        "SELECT * FROM (INSERT INTO 'a.csv' VALUES (2))",
+        "WITH x AS (INSERT INTO 'a.csv' VALUES (2) RETURNING a) SELECT * FROM x",
+        "EXPLAIN ANALYZE WITH x AS (SELECT 2 AS a) INSERT INTO 'a.csv' SELECT a FROM x",
+        "SELECT (INSERT INTO 'a.csv' VALUES (2))",
+    ] {
+        assert_eq!(fails(at, &[nested]).0, 2, "{nested}");
+        assert_eq!(std::fs::read_to_string(at.join("a.csv")).unwrap(), "a\n1\n", "{nested}");
+    }
+    for allowed in [
+        "EXPLAIN SELECT a FROM 'a.csv'",
+        "EXPLAIN ANALYZE SELECT a FROM 'a.csv' WHERE a IN (SELECT a FROM 'a.csv')",
+        "EXPLAIN ANALYZE VERBOSE SELECT a FROM 'a.csv'",
+        "DESCRIBE 'a.csv'",
+        "VALUES (1)",
+        "WITH x AS (SELECT 1 AS a) SELECT * FROM x",
+    ] {
+        let output = run(at, &[allowed]);
+        assert!(output.status.success(), "{allowed}: {}", String::from_utf8_lossy(&output.stderr));
+    }
+}
