@@ -69,10 +69,10 @@ impl Estimate {
         Estimate { standard_error: f64::NAN, claimed: false, ..Estimate::exact(value, units_seen) }
     }
 
-    /// Half the interval's width, relative to the estimate; infinite at 0.
+    /// The wider side of the interval, relative to the estimate; infinite at 0.
     pub fn relative_error(&self) -> f64 {
-        let half = (self.high - self.low) / 2.0;
-        if half == 0.0 { 0.0 } else { half / self.value.abs() }
+        let side = (self.high - self.value).max(self.value - self.low);
+        if side == 0.0 { 0.0 } else { side / self.value.abs() }
     }
 
     /// By what factor the sample must grow so that the interval is claimed, and so narrow on each side.
@@ -104,6 +104,20 @@ pub fn t_quantile(confidence: f64, degrees_of_freedom: f64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_wider_side_of_an_interval_counts() {
+        let estimate = |value, low, high| Estimate { value, low, high, ..Estimate::unclaimed(value, 60) };
+        for (low, high) in [(99.0, 108.0), (92.0, 101.0), (92.0, 108.0), (100.0, 108.0)] {
+            let of = estimate(100.0, low, high);
+            assert!((of.relative_error() - 0.08).abs() < 1e-12, "{low} to {high}");
+            let claimed = Estimate { claimed: true, ..of };
+            assert!(claimed.needed_factor(0.0799) > 1.0 && claimed.needed_factor(0.0801) < 1.0, "{low} to {high}");
+            assert_eq!(estimate(-100.0, -high, -low).relative_error(), of.relative_error());
+        }
+        assert_eq!(estimate(0.0, 0.0, 0.0).relative_error(), 0.0);
+        assert!(estimate(f64::NAN, f64::NAN, f64::NAN).relative_error().is_nan());
+    }
 
     #[test]
     fn t_quantiles_are_those_of_the_tables() {
