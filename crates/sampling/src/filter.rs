@@ -242,6 +242,7 @@ impl Parser {
         if SYMBOLS.contains(&name.text.as_str()) && !name.quoted {
             return Err(format!("`{}` stands where a field is expected", name.text));
         }
+        let named = name.text.clone();
         let field = self.field(name.text);
         let operator = self.next("a comparison")?;
         if operator.is("is") {
@@ -266,6 +267,11 @@ impl Parser {
             }
         };
         let with = self.next("a value")?;
+        if with.is("null") {
+            return Err(format!(
+                "a comparison with null is never true; write `{named} is null` or `{named} is not null`, or 'null' for that text"
+            ));
+        }
         Ok(match number(with.text.as_bytes()).filter(|_| !with.quoted) {
             Some(value) => match whole(FieldValue::Text(with.text.as_bytes())) {
                 Some(whole) if whole.unsigned_abs() >= EXACT_FLOATS => Node::Whole(field, comparison, whole),
@@ -400,6 +406,9 @@ mod tests {
             ("a ~ '('", "unclosed group"),
             ("a = 'x", "does not end"),
             ("a is blue", "`is blue`"),
+            ("a = null", "write `a is null`"),
+            ("b = 1 or not a != NULL", "`a is not null`"),
+            ("a < null", "never true"),
         ] {
             let error = Filter::parse(text).unwrap_err().to_string();
             assert!(error.contains(part), "{text}: {error}");
