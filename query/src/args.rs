@@ -57,7 +57,7 @@ pub struct Args {
     /// What separates the fields of CSV: one ASCII character. [default: , or a tab in .tsv]
     #[arg(long, value_name = "CHARACTER")]
     pub delimiter: Option<char>,
-    /// Draw the same sample again. [default: another one each time]
+    /// Draw the same sample again: exactly with --drop 0%, without which timing matters. [default: another one each time]
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
     /// Threads that decode and compute. [default: one for each CPU]

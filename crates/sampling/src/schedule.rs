@@ -149,7 +149,8 @@ impl Schedule {
     }
 
     /// The sample shall have `units` units, and `drop` times as many more are selected so that stragglers need not be
-    /// waited for. Extends the sample that there is; never makes it smaller.
+    /// waited for. Extends the sample that there is; never makes it smaller. Without `drop` all that is selected is needed, also
+    /// where a disk has more than its share because some units always arrive: which units arrive depends on the seed alone.
     pub fn need(&mut self, units: u64, drop: f64) {
         let all = self.layout.units();
         self.needed = self.needed.max(units.min(all));
@@ -164,6 +165,9 @@ impl Schedule {
             let queue = &self.disks[disk];
             let selected = queue.issued + queue.planned.len() as u64;
             self.extend(disk, quota.saturating_sub(selected));
+        }
+        if drop == 0.0 {
+            self.needed = self.needed.max(self.selected());
         }
     }
 
@@ -345,6 +349,26 @@ mod tests {
         schedule.need(300, 0.0);
         let planned: Vec<usize> = schedule.disks.iter().map(|queue| queue.planned.len()).collect();
         assert_eq!(planned, [145, 145, 10]);
+    }
+
+    /// Equal seeds give equal samples, whichever disk is faster.
+    #[test]
+    fn without_drop_all_that_is_selected_arrives() {
+        // Two units of each of 40 strata always arrive, which is more than the disk's share.
+        let file = |file, units: u64, disk| Run { file, offset: 0, len_bytes: units * 10, disk, rows: None };
+        let runs: Vec<Run> = (0..40).map(|i| file(i, 100, 0)).chain([file(40, 4000, 1)]).collect();
+        for faster in [0, 1] {
+            let mut schedule = Schedule::new(Layout::new(&runs, 2, 10), Shares::Equal, 1);
+            schedule.need(100, 0.0);
+            for disk in [faster, 1 - faster] {
+                while let Some(issue) = schedule.next(disk) {
+                    assert!(!schedule.is_complete(), "disk {disk}");
+                    schedule.arrived(issue.stratum);
+                }
+            }
+            assert_eq!((schedule.is_complete(), schedule.arrived_units()), (true, schedule.selected()));
+            assert!(schedule.arrived_units() > 100);
+        }
     }
 
     #[test]

@@ -88,7 +88,7 @@ pub struct SampleArgs {
     /// Take each PATH for a disk of its own, as with network file systems.
     #[arg(long)]
     pub path_is_disk: bool,
-    /// Draw the same sample again. [default: another one each time]
+    /// Draw the same sample again: exactly with --drop 0% and no --shares speed, else timing matters. [default: another one each time]
     #[arg(long, value_name = "NUMBER")]
     pub seed: Option<u64>,
     /// Threads that count. [default: one for each CPU]
