@@ -247,7 +247,7 @@ fn notes(shown: &Shown<'_>) -> Vec<String> {
                 ));
             }
             if !estimated.reached {
-                notes.push("the promised error was not reached".to_string());
+                notes.push("what was promised, an error or a share, was not reached".to_string());
             }
         }
     }

@@ -50,7 +50,7 @@ pub struct Estimated {
     pub partly_rare_groups: usize,
     /// What was not seen lies in fewer units.
     pub unseen_units: f64,
-    /// The promised error was reached; true if none was promised.
+    /// The promised error was reached; if none was promised, the share that was asked for was read.
     pub reached: bool,
 }
 
@@ -122,6 +122,11 @@ fn too_many_groups(moments: &moments::Moments, terms: &Terms, error: f64, progre
     })
 }
 
+/// Ctrl-C may have ended the sample before.
+fn has_its_share(progress: Progress) -> bool {
+    progress.units >= progress.needed_units
+}
+
 async fn finish(
     context: &SessionContext,
     query: &Estimable,
@@ -133,7 +138,7 @@ async fn finish(
     let plan = query.above(answer::plan(query, &groups)?)?;
     let reached = match terms.amount {
         Amount::Error(error) => moments.needed_factor(error, terms) <= 1.0,
-        _ => true,
+        _ => has_its_share(progress),
     };
     Ok(Outcome::Estimated(Box::new(Estimated {
         batches: context.execute_logical_plan(plan).await?.collect().await?,
@@ -144,4 +149,16 @@ async fn finish(
         unseen_units: unseen_units(terms.confidence, moments.strata()),
         reached,
     })))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sample_that_was_interrupted_has_not_reached_its_share() {
+        let of = |units, needed_units| has_its_share(Progress { units, needed_units, ..Default::default() });
+        assert!(of(100, 100) && of(103, 100));
+        assert!(!of(99, 100) && !of(0, 1));
+    }
 }
