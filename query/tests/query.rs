@@ -485,6 +485,23 @@ fn a_count_of_what_was_not_seen_is_no_zero() {
     assert_eq!(ask(dir.path(), &[sql])["rows"][0]["n"], 0, "exactly");
 }
 
+/// Rows of each group were seen, but none that the filter passes.
+#[test]
+fn a_filtered_count_of_a_group_of_which_nothing_was_seen_is_no_zero() {
+    let dir = TempDir::new().unwrap();
+    csv_of_rows(dir.path());
+    let sql = "SELECT key, count(*) AS n, count(*) FILTER (WHERE ms > 1000) AS f FROM 'rows.csv' GROUP BY key";
+    let said = ask(dir.path(), &[sql, "--ratio", "5%", "--unit", "4096", "--seed", "1"]);
+    let rows = said["rows"].as_array().unwrap();
+    assert!(said["estimated"] == true && rows.len() > 3, "{said}");
+    for row in rows {
+        assert!(row["n"].as_f64().unwrap() > 0.0, "{row}");
+        assert_eq!((&row["f"], &row["f_lo"], &row["f_hi"]), (&Value::Null, &Value::Null, &Value::Null), "{row}");
+    }
+    let exact = ask(dir.path(), &[sql]);
+    assert!(exact["rows"].as_array().unwrap().iter().all(|row| row["f"] == 0), "{exact}");
+}
+
 #[test]
 fn what_would_steer_a_terminal_is_escaped() {
     let dir = TempDir::new().unwrap();

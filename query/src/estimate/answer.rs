@@ -22,9 +22,7 @@ pub fn plan(query: &Estimable, groups: &Groups) -> Result<LogicalPlan, Error> {
     let estimates = names.split_off(query.keys());
     let types = schema.fields()[query.keys()..].iter().map(|field| field.data_type());
     for (((asked, name), of_type), estimates) in query.asked.iter().zip(estimates).zip(types).zip(&groups.estimates) {
-        // What the whole sample did not meet is not reported as zero.
-        let zero_counts = asked.quantity == Quantity::Count && query.keys() > 0;
-        columns.extend(columns_of(&name.name, estimates, of_type, zero_counts)?);
+        columns.extend(columns_of(&name.name, estimates, of_type, asked.quantity)?);
         let [low, high] = interval_names(&name.name);
         let relation = name.relation.clone();
         names.extend([name, Column::new(relation.clone(), low), Column::new(relation, high)]);
@@ -44,8 +42,8 @@ pub fn plan(query: &Estimable, groups: &Groups) -> Result<LogicalPlan, Error> {
 }
 
 /// The estimates, and the lower and upper ends of their intervals, which are null where none is claimed. Whole numbers, decimals
-/// and durations are rounded, the ends away from the estimate. Without values there is no sum and no mean; where `zero_counts`, they
-/// count as 0.
+/// and durations are rounded, the ends away from the estimate. Where no value was met there is no estimate: a number of 0 is one only
+/// if everything was read.
 ///
 /// # Errors
 /// An estimate does not fit `of_type`; an end that does not is null.
@@ -53,7 +51,7 @@ fn columns_of(
     name: &str,
     estimates: &[Estimate],
     of_type: &DataType,
-    zero_counts: bool,
+    quantity: Quantity,
 ) -> Result<[ArrayRef; 3], Error> {
     // How many there are of the smallest difference in 1.
     let steps = match of_type {
@@ -64,7 +62,7 @@ fn columns_of(
         | DataType::Decimal256(_, scale) => Some(10f64.powi(i32::from(*scale))),
         _ => None,
     };
-    let has_value = |estimate: &Estimate| zero_counts || estimate.units_seen > 0;
+    let has_value = |estimate: &Estimate| estimate.units_seen > 0 || (quantity == Quantity::Count && estimate.claimed);
     let given = |estimate: &Estimate, number: f64| if has_value(estimate) { number } else { f64::NAN };
     let end = |estimate: &Estimate, number: f64| given(estimate, if estimate.claimed { number } else { f64::NAN });
     let rounded = |number: f64, round: fn(f64) -> f64| steps.map_or(number, |steps: f64| round(number * steps) / steps);
