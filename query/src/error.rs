@@ -55,6 +55,27 @@ impl Error {
             Error::Files(_) | Error::Engine(_) | Error::Output(_) => 1,
         }
     }
+
+    /// For programs: `docs/config.md` has its fields.
+    pub fn document(&self) -> serde_json::Value {
+        let (exit, text) = (self.exit_code(), self.to_string());
+        let lines: Vec<&str> = text.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+        serde_json::json!({ "error": { "code": name_of(exit), "exit": exit, "message": lines.join("; ") } })
+    }
+}
+
+/// What programs call an exit code, as `tessera` does.
+fn name_of(exit_code: u8) -> &'static str {
+    match exit_code {
+        2 => "usage",
+        3 => "not-found",
+        4 => "unavailable",
+        5 => "corrupt",
+        6 => "conflict",
+        7 => "no-space",
+        130 => "interrupted",
+        _ => "failed",
+    }
 }
 
 impl From<DataFusionError> for Error {

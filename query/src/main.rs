@@ -45,14 +45,26 @@ const LOCAL_UNIT_BYTES: u64 = 16 << 10;
 const STACK_BYTES: usize = 256 << 20;
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    match on_a_large_stack(|| run(&args)) {
+    let json = std::env::args_os().take_while(|argument| argument != "--").any(|argument| argument == "--json");
+    let done = match Args::try_parse() {
+        Ok(args) => on_a_large_stack(|| run(&args)),
+        Err(error) if json && error.use_stderr() => Err(usage_error(&error)),
+        Err(error) => error.exit(),
+    };
+    match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("tessera: {error}");
+            eprintln!("{}", if json { error.document().to_string() } else { format!("tessera: {error}") });
             ExitCode::from(error.exit_code())
         }
     }
+}
+
+/// The fact without the usage text.
+fn usage_error(error: &clap::Error) -> Error {
+    let text = error.render().to_string();
+    let facts = text.split("\n\nUsage:").next().unwrap_or_default();
+    Error::Usage(facts.strip_prefix("error: ").unwrap_or(facts).to_string())
 }
 
 fn on_a_large_stack(run: impl FnOnce() -> Result<(), Error> + Send) -> Result<(), Error> {
@@ -171,7 +183,7 @@ fn session(args: &Args, reading: &Reading) -> Result<SessionContext, Error> {
     config.options_mut().execution.skip_physical_aggregate_schema_check = true;
     let context = SessionContext::new_with_config(config);
     let cluster = Cluster { manager: args.manager.clone(), wait_s: args.wait };
-    let options = ReadOptions { format: args.format, text: args.text.clone(), delimiter };
+    let options = ReadOptions { format: args.format, text: args.text.clone(), delimiter, json: args.json };
     let catalog = MemoryCatalogProvider::new();
     catalog.register_schema("files", Arc::new(Tables::new(cluster, options, reading.clone())))?;
     context.register_catalog("tessera", Arc::new(catalog));

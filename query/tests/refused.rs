@@ -78,3 +78,27 @@ fn nothing_is_written_also_below_explain() {
         assert!(output.status.success(), "{allowed}: {}", String::from_utf8_lossy(&output.stderr));
     }
 }
+
+/// docs/config.md, section 4.
+#[test]
+fn with_json_errors_and_warnings_are_json() {
+    let dir = with_file("zero.csv", b"a\n\0\n");
+    for (arguments, exit, name) in [
+        (&["SELECT * FROM 'absent.csv'", "--json"][..], 3, "not-found"),
+        (&["SELEC 1", "--json"], 2, "usage"),
+        (&["SELECT 1", "--ratio", "0", "--json"], 2, "usage"),
+        (&["SELECT 1", "--json", "--no-such-option"], 2, "usage"),
+        (&["--json"], 2, "usage"),
+        (&["SELECT CAST('x' AS INT)", "--json"], 1, "failed"),
+    ] {
+        let (code, why) = fails(dir.path(), arguments);
+        let said: serde_json::Value =
+            serde_json::from_str(&why).unwrap_or_else(|e| panic!("{arguments:?}: {e}: {why}"));
+        assert_eq!((code, &said["error"]["exit"], &said["error"]["code"]), (exit, &exit.into(), &name.into()), "{why}");
+        let message = said["error"]["message"].as_str().unwrap();
+        assert!(!message.is_empty() && why.trim_end().lines().count() == 1, "{why}");
+    }
+    let zero = run(dir.path(), &["SELECT a FROM 'zero.csv'", "--json"]);
+    let said: serde_json::Value = serde_json::from_slice(&zero.stderr).expect("one document");
+    assert!(said["warning"].as_str().unwrap().contains("has a byte 0"), "{said}");
+}

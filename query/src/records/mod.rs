@@ -36,6 +36,8 @@ pub struct ReadOptions {
     pub text: Vec<String>,
     /// What separates the fields of CSV.
     pub delimiter: Option<u8>,
+    /// Warnings are JSON.
+    pub json: bool,
 }
 
 /// The records of a table's files.
@@ -79,7 +81,10 @@ impl Records {
         let format = options.format.map_or_else(|| FileFormat::of_files(&*source), |format| Ok(format.into()))?;
         let warning = if format == FileFormat::Parquet { None } else { plain::check(&*source)? };
         if let Some(warning) = warning {
-            eprintln!("tessera: warning: {warning}");
+            match options.json {
+                true => eprintln!("{}", serde_json::json!({ "warning": warning })),
+                false => eprintln!("tessera: warning: {warning}"),
+            }
         }
         let (schema, kind) = match format {
             FileFormat::Text => (infer::text(), Kind::Text),
