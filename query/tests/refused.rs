@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{fails, run};
+use common::{ask, fails, run};
 use std::path::Path;
 use tempfile::TempDir;
 
@@ -101,4 +101,32 @@ fn with_json_errors_and_warnings_are_json() {
     let zero = run(dir.path(), &["SELECT a FROM 'zero.csv'", "--json"]);
     let said: serde_json::Value = serde_json::from_slice(&zero.stderr).expect("one document");
     assert!(said["warning"].as_str().unwrap().contains("has a byte 0"), "{said}");
+}
+
+/// In a file of one column a line without anything is a record, as in DuckDB; in others it is none.
+#[test]
+fn a_blank_line_of_one_column_is_null() {
+    for (text, rows, values) in [
+        ("a\n1\n\n3\n", 3, 2),
+        ("a\n1\n3\n\n\n", 4, 2),
+        ("a\n\n\n", 2, 0),
+        ("a\r\n1\r\n\r\n3", 3, 2),
+        ("a\n\"x\"\n\n\"y\n\nz\"\n\n", 4, 2),
+        ("a\n\"x\"\"z\"\r\n\r\n\"y\"\r\n", 3, 2),
+        ("\n\na\n1\n", 1, 1),
+        ("a,b\n1,2\n\n3,4\n\n", 2, 2),
+        ("\na,b\n1,2\n", 1, 1),
+    ] {
+        let dir = with_file("a.csv", text);
+        let said = ask(dir.path(), &["SELECT count(*) AS n, count(a) AS v FROM 'a.csv'"]);
+        assert_eq!((&said["rows"][0]["n"], &said["rows"][0]["v"]), (&rows.into(), &values.into()), "{text:?}");
+    }
+    // Each unit of a sample, too, whatever the cuts are.
+    let text = format!("a\n{}", "17\n\n\"x\"\n".repeat(6_000));
+    let dir = with_file("a.csv", text);
+    let sql = "SELECT count(*) AS n, count(a) AS v FROM 'a.csv'";
+    let said = ask(dir.path(), &[sql, "--ratio", "50%", "--unit", "512", "--seed", "1"]);
+    assert_eq!(said["estimated"], true);
+    let within = |name: &str, truth: f64| (said["rows"][0][name].as_f64().unwrap() / truth - 1.0).abs() < 0.05;
+    assert!(within("n", 18_000.0) && within("v", 12_000.0), "{said}");
 }

@@ -3,6 +3,7 @@
 //! `tessera_sampling` cuts files into units and finds the records of each; here they become columns of the SQL engine.
 //! Types of CSV and JSON are those of the first records of each file.
 
+mod blank_lines;
 mod infer;
 mod parquet;
 mod zeros;
@@ -13,6 +14,7 @@ use datafusion::arrow::array::{ArrayRef, RecordBatch, StringBuilder};
 use datafusion::arrow::csv;
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::arrow::error::ArrowError;
+use std::borrow::Cow;
 use std::io::Cursor;
 use std::sync::Arc;
 use tessera_sampling::Error as SamplingError;
@@ -176,10 +178,18 @@ impl Reader {
                 .with_header(false)
                 .with_batch_size(BATCH_ROWS)
                 .with_projection(self.columns.clone())
-                .build_buffered(Cursor::new(records))
+                .build_buffered(Cursor::new(self.with_blank_lines(records)))
                 .and_then(Iterator::collect),
             Kind::Json => infer::read_json(records, &self.read_schema, BATCH_ROWS),
             Kind::Parquet(_) => Ok(Vec::new()),
+        }
+    }
+
+    /// In a file of one column a blank line is a null, which the engine's reader would leave out.
+    fn with_blank_lines<'a>(&self, records: &'a [u8]) -> Cow<'a, [u8]> {
+        match self.records.schema.fields().len() {
+            1 => blank_lines::quoted(records),
+            _ => Cow::Borrowed(records),
         }
     }
 

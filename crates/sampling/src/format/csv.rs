@@ -1,6 +1,7 @@
-//! CSV after RFC 4180, with a header. Fields may be quoted and contain line breaks; an empty field is null.
+//! CSV after RFC 4180, with a header. Fields may be quoted and contain line breaks; an empty field is null, and so is a blank
+//! line where records have one field. Other blank lines are no records.
 
-use super::csv_records::{BYTE_ORDER_MARK, Record, each_record};
+use super::csv_records::{BYTE_ORDER_MARK, Record, Rules, each_record};
 use super::csv_start::{MAX_FIELD_BYTES, Machine, States, is_inside, is_open, outside, unquoted_between};
 use super::lines::{self, MARGIN_BYTES};
 use super::{Block, Format, bad_record};
@@ -84,7 +85,7 @@ impl Csv {
         let info = &source.files()[file as usize];
         let first = self.first_record(source, file)?;
         let mut names = Vec::new();
-        each_record(self.delimiter, &first, 0, |record| {
+        each_record(Rules { delimiter: self.delimiter, keeps_blank: false }, &first, 0, |record| {
             names = record.fields().map(|field| String::from_utf8_lossy(field).into_owned()).collect();
             Ok(())
         })
@@ -113,15 +114,17 @@ impl Csv {
         columns.map_or_else(|| mark_len(bytes), |columns| columns.mark_len)
     }
 
+    /// The first record that is no blank line, with those before it.
     fn first_record(&self, source: &dyn Source, file: FileIndex) -> Result<Vec<u8>, Error> {
         let len_bytes = source.files()[file as usize].len_bytes.min(4096);
         let head = source.read_vec(file, 0, len_bytes + MARGIN_BYTES)?;
         let block =
             self.records_of(source, Unit { file, offset: 0, len_bytes, size: len_bytes }, head, States::RECORD_START)?;
-        let mut states = States::RECORD_START;
+        let (mut states, mut is_blank) = (States::RECORD_START, true);
         for (at, byte) in block.bytes.iter().enumerate().skip(mark_len(&block.bytes)) {
             states = self.machine.step(states, *byte);
-            if *byte == b'\n' && states.is_outside() {
+            is_blank &= matches!(byte, b'\n' | b'\r');
+            if *byte == b'\n' && states.is_outside() && !is_blank {
                 return Ok(block.bytes[..at + 1].to_vec());
             }
         }
@@ -271,7 +274,8 @@ impl Format for Csv {
     fn tally(&self, block: &Block, file: &str, tally: &mut UnitTally<'_>) -> Result<(), Error> {
         let columns = &self.files[block.unit.file as usize];
         let start = block.offset + block.records.start as u64;
-        each_record(self.delimiter, block.records(), start, |record| self.count(columns, record, tally))
+        let rules = Rules { delimiter: self.delimiter, keeps_blank: columns.count == 1 };
+        each_record(rules, block.records(), start, |record| self.count(columns, record, tally))
             .map_err(|(offset, message)| bad_record(file, offset, message))
     }
 }
@@ -280,7 +284,7 @@ impl Format for Csv {
 fn find_delimiter(source: &dyn Source) -> Result<u8, Error> {
     let first = (0..source.files().len()).find(|file| source.files()[*file].len_bytes > 0).unwrap_or(0);
     let head = source.read_vec(first as FileIndex, 0, 4096)?;
-    let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let line = head.split(|byte| *byte == b'\n').find(|line| !line.is_empty() && *line != b"\r").unwrap_or_default();
     let count = |delimiter: &u8| line.iter().filter(|byte| *byte == delimiter).count();
     // Of equals the last one wins.
     Ok([b'|', b';', b'\t', b','].into_iter().max_by_key(|delimiter| count(delimiter)).expect("four"))
@@ -372,7 +376,8 @@ mod tests {
                 records += 1;
                 Ok(())
             };
-            each_record(b',', block.records(), 0, count).map_err(|(_, message)| message)?;
+            let rules = Rules { delimiter: b',', keeps_blank: false };
+            each_record(rules, block.records(), 0, count).map_err(|(_, message)| message)?;
         }
         Ok(records)
     }

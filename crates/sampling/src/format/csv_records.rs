@@ -3,7 +3,7 @@
 //! Lines without quotes are split at their separators, which vector instructions find. Where quotes surround fields, the
 //! second quote is looked for. What is left goes through `csv-core`: quotes inside of fields, and carriage returns that do
 //! not end a line. All three read the same records from the same bytes: `csv-core`'s, which end at `\n`, `\r` or `\r\n`, and
-//! of which empty ones are left out.
+//! of which empty ones are left out, unless records have one field: then a blank line is a record, whose field is empty.
 
 use super::MAX_RECORD_BYTES;
 use super::separators::Separators;
@@ -12,6 +12,14 @@ use memchr::{memchr, memchr2_iter, memrchr};
 
 /// `csv-core` leaves it out where it stands before the first record.
 pub(super) const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// How records are read.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Rules {
+    pub delimiter: u8,
+    /// A blank line is a record of one empty field.
+    pub keeps_blank: bool,
+}
 
 /// The fields of a record.
 #[derive(Debug, Clone, Copy)]
@@ -41,17 +49,18 @@ impl<'a> Record<'a> {
 
 /// Calls `each` with every record and the offset behind `start` where it begins. An error comes with that offset.
 pub(super) fn each_record(
-    delimiter: u8,
+    rules: Rules,
     records: &[u8],
     start: u64,
     mut each: impl FnMut(Record<'_>) -> Result<(), String>,
 ) -> Result<(), (u64, String)> {
     let mut at = if records.starts_with(BYTE_ORDER_MARK) { BYTE_ORDER_MARK.len() } else { 0 };
+    let Rules { delimiter, keeps_blank } = rules;
     let (mut quoted, mut fields) = (None, Vec::new());
     while at < records.len() {
         let end = plain_end(records, at);
         let plain = &records[at..end];
-        plain_records(delimiter, plain, &mut fields, &mut each)
+        plain_records(rules, plain, &mut fields, &mut each)
             .map_err(|(offset, message)| (start + (at + offset) as u64, message))?;
         at = end;
         if at == records.len() {
@@ -68,12 +77,20 @@ pub(super) fn each_record(
                 let quoted = quoted.get_or_insert_with(|| Quoted::new(delimiter));
                 let (read, record) = quoted.record(rest, &mut fields).map_err(fail)?;
                 record.map_or(Ok(()), &mut each).map_err(fail)?;
-                read
+                // `csv-core` ends a record at its carriage return, and takes the line break for the beginning of the next one.
+                let left = if keeps_blank && rest[..read].ends_with(b"\r") { end_of_line(&rest[read..]) } else { 0 };
+                read + left
             }
         };
         at += read;
     }
     Ok(())
+}
+
+/// Length of what is left of the end of a line: carriage returns and a line break; 0 if none follows.
+fn end_of_line(rest: &[u8]) -> usize {
+    let returns = rest.iter().take_while(|byte| **byte == b'\r').count();
+    if rest.get(returns) == Some(&b'\n') { returns + 1 } else { 0 }
 }
 
 /// Where the first record from `at` on begins that is not plain.
@@ -90,7 +107,7 @@ fn plain_end(records: &[u8], at: usize) -> usize {
 
 /// Records without quotes, whose carriage returns end lines.
 fn plain_records(
-    delimiter: u8,
+    rules: Rules,
     records: &[u8],
     fields: &mut Vec<Bounds>,
     each: &mut impl FnMut(Record<'_>) -> Result<(), String>,
@@ -99,15 +116,16 @@ fn plain_records(
     let (mut start, mut last) = (0, 0);
     fields.clear();
     let mut line = |start: usize, last: usize, end: usize, fields: &mut Vec<Bounds>| {
+        let is_blank_line = end < records.len();
         let end = if end > start && records[end - 1] == b'\r' { end - 1 } else { end };
-        if end > start {
+        if end > start || (rules.keeps_blank && is_blank_line) {
             fields.push((last, end));
             each(Record { bytes: records, fields }).map_err(|message| (start, message))?;
         }
         fields.clear();
         Ok(())
     };
-    for place in Separators::new(records, |byte| byte == delimiter || byte == b'\n') {
+    for place in Separators::new(records, |byte| byte == rules.delimiter || byte == b'\n') {
         if records[place] == b'\n' {
             line(start, last, place, fields)?;
             start = place + 1;
@@ -202,6 +220,8 @@ mod tests {
 
     type Fields = Vec<Vec<u8>>;
 
+    const RULES: Rules = Rules { delimiter: b',', keeps_blank: false };
+
     /// The records as `csv-core` alone reads them.
     fn expected(records: &[u8]) -> Vec<Fields> {
         let mut reader = ReaderBuilder::new().delimiter(b',').build();
@@ -226,7 +246,7 @@ mod tests {
 
     fn found(records: &[u8]) -> Vec<Fields> {
         let mut found = Vec::new();
-        each_record(b',', records, 0, |record| {
+        each_record(RULES, records, 0, |record| {
             found.push(record.fields().map(<[u8]>::to_vec).collect());
             Ok(())
         })
@@ -257,7 +277,34 @@ mod tests {
     fn errors_come_with_the_offset_of_their_record() {
         for (records, offset) in [("a,b\n\nc\n", 5), ("a,b\r\n\"c\"\n", 5), ("\"\n\",b\nc", 6)] {
             let of_two = |record: Record<'_>| if record.len() == 2 { Ok(()) } else { Err("not two".to_string()) };
-            assert_eq!(each_record(b',', records.as_bytes(), 100, of_two), Err((100 + offset, "not two".into())));
+            assert_eq!(each_record(RULES, records.as_bytes(), 100, of_two), Err((100 + offset, "not two".into())));
+        }
+    }
+
+    #[test]
+    fn blank_lines_are_records_of_one_field_if_they_are_kept() {
+        let kept = Rules { delimiter: b',', keeps_blank: true };
+        for (text, expected) in [
+            ("1\n\n3\n", &["1", "", "3"][..]),
+            ("\n\n", &["", ""]),
+            ("1\r\n\r\n3", &["1", "", "3"]),
+            ("\"x\"\n\n\"\"\n", &["x", "", ""]),
+            ("\"x\"\"z\"\r\n\r\n\"y\"\r\n", &["x\"z", "", "y"]),
+            ("1\r\r\n2\r\r\n", &["1", "2"]),
+            ("\"x\"\"\n\n\"\n\n1\n", &["x\"\n\n", "", "1"]),
+            ("", &[]),
+        ] {
+            let mut found = Vec::new();
+            let read = each_record(kept, text.as_bytes(), 0, |record| {
+                assert_eq!(record.len(), 1);
+                found.push(String::from_utf8_lossy(record.field(0)).into_owned());
+                Ok(())
+            });
+            assert_eq!(
+                (read, &found[..]),
+                (Ok(()), &expected.iter().map(|s| s.to_string()).collect::<Vec<_>>()[..]),
+                "{text:?}"
+            );
         }
     }
 
@@ -268,7 +315,7 @@ mod tests {
         let many = "\"a\",".repeat(1000);
         assert_eq!(found(many.as_bytes())[0].len(), 1001);
         let huge = vec![b'x'; (MAX_RECORD_BYTES as usize) * 3];
-        let refused = each_record(b',', &[b"\"", &huge[..]].concat(), 0, |_| Ok(()));
+        let refused = each_record(RULES, &[b"\"", &huge[..]].concat(), 0, |_| Ok(()));
         assert!(refused.unwrap_err().1.contains("longer than 16 MiB"));
     }
 }

@@ -1,0 +1,62 @@
+//! Files that are written in odd ways: they are read as DuckDB reads them, or refused in words that help.
+
+use std::sync::Arc;
+use tempfile::TempDir;
+use tessera_sampling::Error;
+use tessera_sampling::answer::{Amount, Answer, Terms, ask};
+use tessera_sampling::engine::Options;
+use tessera_sampling::format::{Csv, CsvOptions, Format};
+use tessera_sampling::layout::Layout;
+use tessera_sampling::question::{Aggregate, Bound, Question};
+use tessera_sampling::schedule::{Schedule, Shares};
+use tessera_sampling::source::{LocalFiles, Source};
+
+type MakeFormat = fn(&dyn Source, Bound) -> Result<Box<dyn Format>, Error>;
+
+fn csv(source: &dyn Source, question: Bound) -> Result<Box<dyn Format>, Error> {
+    Ok(Box::new(Csv::open(source, question, CsvOptions::default())?))
+}
+
+fn without_header(source: &dyn Source, question: Bound) -> Result<Box<dyn Format>, Error> {
+    Ok(Box::new(Csv::open(source, question, CsvOptions { header: false, ..Default::default() })?))
+}
+
+fn sum_of(field: Option<&str>) -> Question {
+    let aggregate = if field.is_some() { Aggregate::Sum } else { Aggregate::Count };
+    Question { aggregate, key: None, value: field.map(str::to_string), filter: None }
+}
+
+/// Reads everything in units of so many bytes.
+fn exactly(content: &str, make: MakeFormat, question: &Question, unit_bytes: u64) -> Result<Answer, Error> {
+    let dir = TempDir::new().expect("a directory");
+    let path = dir.path().join("a.csv");
+    std::fs::write(&path, content).expect("a file");
+    let source: Arc<dyn Source> = Arc::new(LocalFiles::open(&[path], None)?);
+    let format: Arc<dyn Format> = make(&*source, question.clone().bind())?.into();
+    let schedule = Schedule::new(Layout::of(&*source, &*format, unit_bytes), Shares::Equal, 1);
+    let terms = Terms { amount: Amount::Exact, confidence: 0.95, top: 10, drop: 0.0 };
+    let options = Options { threads: 2, keep_values: false, seed: 1, tick: std::time::Duration::from_millis(200) };
+    ask(source, format, schedule, (question, &terms), &options, &mut |_, _| true).map(|(answer, ..)| answer)
+}
+
+#[test]
+fn a_blank_line_is_a_record_where_records_have_one_field() {
+    for (text, make, records, values) in [
+        ("a\n1\n\n3\n", csv as MakeFormat, 3.0, 4.0),
+        ("a\n1\n3\n\n\n", csv, 4.0, 4.0),
+        ("a\n\n\n", csv, 2.0, 0.0),
+        ("a\r\n1\r\n\r\n3", csv, 3.0, 4.0),
+        ("a\n\"1\"\n\n\"\"\n\"\"\n", csv, 4.0, 1.0),
+        ("\n\na\n1\n", csv, 1.0, 1.0),
+        ("\u{feff}a\n\n1\n", csv, 2.0, 1.0),
+        ("a,b\n1,2\n\n3,4\n\n", csv, 2.0, 4.0),
+        ("\na,b\n1,2\n", csv, 1.0, 1.0),
+        ("1\n\n3\n", without_header, 3.0, 4.0),
+    ] {
+        let field = if text.contains('a') { "a" } else { "1" };
+        for unit_bytes in 1..=text.len() as u64 + 1 {
+            let of = |field| exactly(text, make, &sum_of(field), unit_bytes).unwrap().total;
+            assert_eq!((of(None).value, of(Some(field)).value), (records, values), "{text:?}, {unit_bytes}");
+        }
+    }
+}
