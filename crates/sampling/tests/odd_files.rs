@@ -60,3 +60,19 @@ fn a_blank_line_is_a_record_where_records_have_one_field() {
         }
     }
 }
+
+#[test]
+fn what_is_no_table_is_refused_with_the_fact_and_the_way_out() {
+    for (text, make, field, words) in [
+        ("a,b\r1,x\r2,y\r", csv as MakeFormat, None, &["carriage return alone", "tr '\\r' '\\n'"][..]),
+        ("\u{feff}\"a\"\r1\r", csv, None, &["carriage return alone"]),
+        ("1,x\r2,y\r", without_header, None, &["carriage return alone"]),
+    ] {
+        let refused = exactly(text, make, &sum_of(field), 4096).unwrap_err().to_string();
+        assert!(words.iter().all(|words| refused.contains(words)), "{text:?}: {refused}");
+    }
+    // A carriage return in quotes, or before the one that ends the line, is no end of the header.
+    for text in ["\"a\rb\",c\n1,2\n", "a,c\r\r\n1,2\r\r\n"] {
+        assert_eq!(exactly(text, csv, &sum_of(Some("c")), 4096).unwrap().total.value, 2.0, "{text:?}");
+    }
+}

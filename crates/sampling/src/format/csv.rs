@@ -116,8 +116,15 @@ impl Csv {
 
     /// The first record that is no blank line, with those before it.
     fn first_record(&self, source: &dyn Source, file: FileIndex) -> Result<Vec<u8>, Error> {
-        let len_bytes = source.files()[file as usize].len_bytes.min(4096);
+        let info = &source.files()[file as usize];
+        let len_bytes = info.len_bytes.min(4096);
         let head = source.read_vec(file, 0, len_bytes + MARGIN_BYTES)?;
+        if ends_with_carriage_return(&self.machine, &head[mark_len(&head)..]) {
+            return Err(Error::Question(format!(
+                "`{}` ends its lines with a carriage return alone, which is not read; write it anew with line feeds, as tr '\\r' '\\n' does",
+                info.name
+            )));
+        }
         let block =
             self.records_of(source, Unit { file, offset: 0, len_bytes, size: len_bytes }, head, States::RECORD_START)?;
         let (mut states, mut is_blank) = (States::RECORD_START, true);
@@ -197,6 +204,21 @@ impl Csv {
         };
         self.question.record_of(&field, tally)
     }
+}
+
+/// Whether the first record ends with a carriage return alone. `bytes` begin a file, behind its byte order mark.
+fn ends_with_carriage_return(machine: &Machine, bytes: &[u8]) -> bool {
+    let mut states = States::RECORD_START;
+    for (at, byte) in bytes.iter().enumerate() {
+        states = machine.step(states, *byte);
+        match (byte, bytes.get(at + 1)) {
+            _ if !states.is_outside() => {}
+            (b'\n', _) if !bytes[..at].iter().all(|byte| matches!(byte, b'\n' | b'\r')) => return false,
+            (b'\r', Some(next)) if !matches!(next, b'\n' | b'\r') => return true,
+            _ => {}
+        }
+    }
+    false
 }
 
 /// Length of the byte order mark with which a file begins, if it does; a quote behind it starts a field.
