@@ -45,8 +45,8 @@ pub struct Args {
     /// Select so much more than is needed, and do not wait for what arrives last.
     #[arg(long, value_name = "SHARE", default_value = "10%", value_parser = parse_drop)]
     pub drop: f64,
-    /// Bytes of a sampled unit, 512 to 67108864. [default: 65536 in the store, 16384 in local files]
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(512..=64 << 20))]
+    /// Bytes of a sampled unit. [default: 64K in the store, 16K in local files]
+    #[arg(long, value_name = "SIZE", value_parser = parse_unit)]
     pub unit: Option<u64>,
     /// Format of the files. [default: by their names: .csv, .tsv, .jsonl, .ndjson, .json, .parquet; else text]
     #[arg(long, value_enum)]
@@ -75,6 +75,12 @@ pub struct Args {
     /// Seconds to wait for a manager that does not answer.
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(..=3_155_760_000))]
     pub wait: u64,
+}
+
+fn parse_unit(text: &str) -> Result<u64, String> {
+    let bytes = tessera_policy::parse_size(text).map_err(|error| error.to_string())?;
+    let allowed = 512..=64 << 20;
+    if allowed.contains(&bytes) { Ok(bytes) } else { Err("a unit has from 512 bytes to 64M".to_string()) }
 }
 
 /// A format of records.

@@ -103,6 +103,14 @@ fn with_json_errors_and_warnings_are_json() {
     assert!(said["warning"].as_str().unwrap().contains("has a byte 0"), "{said}");
 }
 
+#[test]
+fn a_unit_is_written_as_for_sample() {
+    let dir = with_file("a.csv", "a\n1\n");
+    let of = |unit: &str| run(dir.path(), &["SELECT count(*) FROM 'a.csv'", "--unit", unit]).status.code();
+    assert_eq!(["4096", "64K", "1M", "64MiB"].map(of), [Some(0); 4]);
+    assert_eq!(["256", "65M", "K", "-1"].map(of), [Some(2); 4]);
+}
+
 /// In a file of one column a line without anything is a record, as in DuckDB; in others it is none.
 #[test]
 fn a_blank_line_of_one_column_is_null() {
