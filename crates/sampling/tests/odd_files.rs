@@ -1,5 +1,6 @@
 //! Files that are written in odd ways: they are read as DuckDB reads them, or refused in words that help.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use tempfile::TempDir;
 use tessera_sampling::Error;
@@ -74,5 +75,15 @@ fn what_is_no_table_is_refused_with_the_fact_and_the_way_out() {
     // A carriage return in quotes, or before the one that ends the line, is no end of the header.
     for text in ["\"a\rb\",c\n1,2\n", "a,c\r\r\n1,2\r\r\n"] {
         assert_eq!(exactly(text, csv, &sum_of(Some("c")), 4096).unwrap().total.value, 2.0, "{text:?}");
+    }
+}
+
+/// As those of `/proc`.
+#[test]
+fn a_file_that_is_not_as_empty_as_its_file_system_says_is_refused() {
+    let path = PathBuf::from("/proc/version");
+    if std::fs::metadata(&path).is_ok_and(|meta| meta.len() == 0) {
+        let refused = LocalFiles::open(&[path], None).err().expect("it has content").to_string();
+        assert!(refused.contains("/proc/version") && refused.contains("copy what it gives into a file"), "{refused}");
     }
 }

@@ -56,6 +56,12 @@ impl LocalFiles {
             self.contents.disks.push(disk);
             self.contents.disks.len() - 1
         });
+        if meta.len() == 0 && file.read_at(&mut [0], 0).map_err(fail)? > 0 {
+            return Err(Error::io(
+                path.display(),
+                "its file system says that it is empty, but it is not; copy what it gives into a file first",
+            ));
+        }
         if meta.len() > 0 {
             let whole_file = Run {
                 file: self.contents.files.len() as FileIndex,
