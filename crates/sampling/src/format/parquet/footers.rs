@@ -6,6 +6,7 @@ use crate::layout::{Run, Unit};
 use crate::source::{FileIndex, Source};
 use bytes::{Buf, Bytes};
 use hashbrown::HashMap;
+use parquet::basic::Compression;
 use parquet::errors::ParquetError;
 use parquet::file::metadata::{ParquetMetaData, ParquetMetaDataReader, RowGroupMetaData};
 use parquet::file::reader::{ChunkReader, Length};
@@ -69,7 +70,7 @@ impl Footers {
     /// Reads columns of a unit, one behind the other, in place of what `bytes` holds.
     ///
     /// # Errors
-    /// The file cannot be read, or ends before a column does.
+    /// The file cannot be read, or ends before a column does, which may be compressed as none that is read.
     pub fn read(
         &self,
         source: &dyn Source,
@@ -79,7 +80,11 @@ impl Footers {
     ) -> Result<(), Error> {
         bytes.clear();
         for column in columns {
-            let (start, len) = self.group(&unit).column(column).byte_range();
+            let meta = self.group(&unit).column(column);
+            check_codec(meta.compression()).map_err(|message| {
+                bad_record(&source.files()[unit.file as usize].name, meta.byte_range().0, message)
+            })?;
+            let (start, len) = meta.byte_range();
             let read = source.read_vec(unit.file, start, len)?;
             if read.len() as u64 != len {
                 let name = &source.files()[unit.file as usize].name;
@@ -110,6 +115,18 @@ impl Footer {
         let meta = meta.map_err(|error| bad_record(&info.name, info.len_bytes, format!("no Parquet file: {error}")))?;
         let groups = meta.row_groups().iter().enumerate().map(|(i, group)| (group_range(group).0, i)).collect();
         Ok(Footer { meta: Arc::new(meta), groups })
+    }
+}
+
+fn check_codec(codec: Compression) -> Result<(), String> {
+    match codec {
+        Compression::BROTLI(_) | Compression::LZO => {
+            let name = codec.to_string().split('(').next().unwrap_or_default().to_ascii_lowercase();
+            Err(format!(
+                "a column is compressed with {name}, which is not read; write the file anew with zstd, snappy, gzip or lz4"
+            ))
+        }
+        _ => Ok(()),
     }
 }
 
@@ -188,5 +205,20 @@ impl ChunkReader for ColumnBytes {
     fn get_bytes(&self, start: u64, length: usize) -> parquet::errors::Result<Bytes> {
         let outside = || ParquetError::EOF(format!("{length} bytes at {start} are outside of the column"));
         self.slice(start, length).ok_or_else(outside)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_compression_that_is_not_read_is_named_with_those_that_are() {
+        let refused = check_codec(Compression::BROTLI(Default::default())).unwrap_err();
+        assert!(refused.contains("with brotli,") && refused.contains("zstd, snappy"), "{refused}");
+        assert!(check_codec(Compression::LZO).unwrap_err().contains("with lzo,"));
+        for read in [Compression::UNCOMPRESSED, Compression::SNAPPY, Compression::ZSTD(Default::default())] {
+            assert_eq!(check_codec(read), Ok(()));
+        }
     }
 }
