@@ -68,10 +68,14 @@ fn what_is_no_table_is_refused_with_the_fact_and_the_way_out() {
         ("a,b\r1,x\r2,y\r", csv as MakeFormat, None, &["carriage return alone", "tr '\\r' '\\n'"][..]),
         ("\u{feff}\"a\"\r1\r", csv, None, &["carriage return alone"]),
         ("1,x\r2,y\r", without_header, None, &["carriage return alone"]),
+        ("\n\r\n", csv, None, &["only line breaks"]),
+        ("a,b,a\n1,2,3\n", csv, Some("a"), &["`a` twice", "fields 1 and 3"]),
     ] {
         let refused = exactly(text, make, &sum_of(field), 4096).unwrap_err().to_string();
         assert!(words.iter().all(|words| refused.contains(words)), "{text:?}: {refused}");
     }
+    // Only the field that is asked for matters.
+    assert_eq!(exactly("a,b,a\n1,2,3\n", csv, &sum_of(Some("b")), 4096).unwrap().total.value, 2.0);
     // A carriage return in quotes, or before the one that ends the line, is no end of the header.
     for text in ["\"a\rb\",c\n1,2\n", "a,c\r\r\n1,2\r\r\n"] {
         assert_eq!(exactly(text, csv, &sum_of(Some("c")), 4096).unwrap().total.value, 2.0, "{text:?}");

@@ -15,6 +15,7 @@ use datafusion::arrow::csv;
 use datafusion::arrow::datatypes::{Schema, SchemaRef};
 use datafusion::arrow::error::ArrowError;
 use std::borrow::Cow;
+use std::collections::HashMap;
 use std::io::Cursor;
 use std::sync::Arc;
 use tessera_sampling::Error as SamplingError;
@@ -110,6 +111,7 @@ impl Records {
                 (parquet.schema(), Kind::Parquet(Arc::new(parquet)))
             }
         };
+        refuse_odd_columns(&*source, &schema)?;
         Ok(Records { source, schema, kind })
     }
 
@@ -132,6 +134,26 @@ impl Records {
         };
         Ok(Reader { columns, schema, read_schema, records: self.clone(), cut })
     }
+}
+
+/// The engine has no room for a table without columns, or with two of one name.
+fn refuse_odd_columns(source: &dyn Source, schema: &Schema) -> Result<(), Error> {
+    let file = &source.files()[0].name;
+    if schema.fields().is_empty() {
+        return Err(Error::Usage(format!(
+            "`{file}` has no columns in its first records; --format text reads its lines"
+        )));
+    }
+    let mut places = HashMap::new();
+    for (place, field) in (1..).zip(schema.fields()) {
+        if let Some(first) = places.insert(field.name(), place) {
+            return Err(Error::Usage(format!(
+                "`{file}` names the column `{}` twice, as columns {first} and {place}; give one of them another name in the file",
+                field.name()
+            )));
+        }
+    }
+    Ok(())
 }
 
 fn engine(error: ArrowError) -> Error {

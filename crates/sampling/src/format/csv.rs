@@ -8,7 +8,7 @@ use super::{Block, Format, bad_record};
 use crate::error::Error;
 use crate::layout::Unit;
 use crate::question::{Bound, FieldValue};
-use crate::source::{FileIndex, Source};
+use crate::source::{FileIndex, Source, SourceFile};
 use crate::tally::UnitTally;
 
 /// How CSV is written.
@@ -96,9 +96,13 @@ impl Csv {
         if !header {
             names = (1..=names.len()).map(|i| i.to_string()).collect();
         }
-        let place = |field: &String| {
-            names.iter().position(|name| name == field).ok_or_else(|| super::no_field(info, field, &names))
-        };
+        if names.is_empty() && info.len_bytes > 0 {
+            return Err(Error::Question(format!(
+                "`{}` has only line breaks, so it has no header and no records",
+                info.name
+            )));
+        }
+        let place = |field: &String| only_place(info, field, &names);
         let places = if info.len_bytes == 0 {
             Vec::new()
         } else {
@@ -203,6 +207,21 @@ impl Csv {
             FieldValue::of(Some(text).filter(|text| !text.is_empty()))
         };
         self.question.record_of(&field, tally)
+    }
+}
+
+/// Where a field is in the records of a file.
+fn only_place(file: &SourceFile, field: &str, names: &[String]) -> Result<usize, Error> {
+    let mut places = (0..names.len()).filter(|place| names[*place] == field);
+    match (places.next(), places.next()) {
+        (None, _) => Err(super::no_field(file, field, names)),
+        (Some(place), None) => Ok(place),
+        (Some(first), Some(second)) => Err(Error::Question(format!(
+            "the header of `{}` names the field `{field}` twice, as fields {} and {}; give one of them another name in the file",
+            file.name,
+            first + 1,
+            second + 1
+        ))),
     }
 }
 
