@@ -104,11 +104,37 @@ fn with_json_errors_and_warnings_are_json() {
 }
 
 #[test]
+fn files_that_are_no_tables_say_what_they_are() {
+    for (name, content, words) in [
+        ("cr.csv", "a,b\r1,x\r2,y\r", &["carriage return", "tr '\\r' '\\n'"][..]),
+        ("blank.csv", "\n", &["only line breaks", "no header"]),
+        ("none.jsonl", "{}\n{}\n", &["no columns", "--format text"]),
+        ("blank.jsonl", "\n", &["no columns", "--format text"]),
+        ("twice.csv", "a,b,a\n1,2,3\n", &["`a` twice", "1 and 3"]),
+        ("array.json", "[\n {\"a\": 1},\n {\"a\": 2}\n]\n", &["one object in each line", "byte 0"]),
+        ("pretty.json", "{\n  \"a\": 1\n}\n", &["one object in each line", "byte 0"]),
+        ("late.jsonl", "{\"a\":1}\n{\"a\":2}\n{\"a\":\n", &["one object in each line", "byte 16"]),
+        ("late.csv", "a,b\n1,2\n\n3\n4,5\n", &["byte 9"]),
+    ] {
+        let dir = with_file(name, content);
+        let (_, why) = fails(dir.path(), &[&format!("SELECT count(*) FROM '{name}'")]);
+        assert!(words.iter().all(|words| why.contains(words)) && why.contains(name), "{name}: {why}");
+    }
+}
+
+#[test]
 fn a_unit_is_written_as_for_sample() {
     let dir = with_file("a.csv", "a\n1\n");
     let of = |unit: &str| run(dir.path(), &["SELECT count(*) FROM 'a.csv'", "--unit", unit]).status.code();
     assert_eq!(["4096", "64K", "1M", "64MiB"].map(of), [Some(0); 4]);
     assert_eq!(["256", "65M", "K", "-1"].map(of), [Some(2); 4]);
+}
+
+/// A byte order mark begins files of some programs.
+#[test]
+fn json_with_a_byte_order_mark_is_read() {
+    let dir = with_file("m.jsonl", "\u{feff}{\"a\":1}\n{\"a\":2}\n");
+    assert_eq!(ask(dir.path(), &["SELECT sum(a) AS a FROM 'm.jsonl'"])["rows"][0]["a"], 3);
 }
 
 /// In a file of one column a line without anything is a record, as in DuckDB; in others it is none.

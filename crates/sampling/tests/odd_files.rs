@@ -6,7 +6,7 @@ use tempfile::TempDir;
 use tessera_sampling::Error;
 use tessera_sampling::answer::{Amount, Answer, Terms, ask};
 use tessera_sampling::engine::Options;
-use tessera_sampling::format::{Csv, CsvOptions, Format};
+use tessera_sampling::format::{Csv, CsvOptions, Format, JsonLines};
 use tessera_sampling::layout::Layout;
 use tessera_sampling::question::{Aggregate, Bound, Question};
 use tessera_sampling::schedule::{Schedule, Shares};
@@ -20,6 +20,10 @@ fn csv(source: &dyn Source, question: Bound) -> Result<Box<dyn Format>, Error> {
 
 fn without_header(source: &dyn Source, question: Bound) -> Result<Box<dyn Format>, Error> {
     Ok(Box::new(Csv::open(source, question, CsvOptions { header: false, ..Default::default() })?))
+}
+
+fn json(_: &dyn Source, question: Bound) -> Result<Box<dyn Format>, Error> {
+    Ok(Box::new(JsonLines::new(question)))
 }
 
 fn sum_of(field: Option<&str>) -> Question {
@@ -70,6 +74,8 @@ fn what_is_no_table_is_refused_with_the_fact_and_the_way_out() {
         ("1,x\r2,y\r", without_header, None, &["carriage return alone"]),
         ("\n\r\n", csv, None, &["only line breaks"]),
         ("a,b,a\n1,2,3\n", csv, Some("a"), &["`a` twice", "fields 1 and 3"]),
+        ("[\n{\"a\":1}\n]\n", json, Some("a"), &["near byte 0", "one object in each line", "jq -c"]),
+        ("{\n \"a\": 1\n}\n", json, Some("a"), &["near byte 0", "one object in each line"]),
     ] {
         let refused = exactly(text, make, &sum_of(field), 4096).unwrap_err().to_string();
         assert!(words.iter().all(|words| refused.contains(words)), "{text:?}: {refused}");
@@ -79,6 +85,14 @@ fn what_is_no_table_is_refused_with_the_fact_and_the_way_out() {
     // A carriage return in quotes, or before the one that ends the line, is no end of the header.
     for text in ["\"a\rb\",c\n1,2\n", "a,c\r\r\n1,2\r\r\n"] {
         assert_eq!(exactly(text, csv, &sum_of(Some("c")), 4096).unwrap().total.value, 2.0, "{text:?}");
+    }
+}
+
+#[test]
+fn json_may_begin_with_a_byte_order_mark() {
+    let text = "\u{feff}{\"a\":1}\n{\"a\":2}\n";
+    for unit_bytes in 1..=text.len() as u64 {
+        assert_eq!(exactly(text, json, &sum_of(Some("a")), unit_bytes).unwrap().total.value, 3.0, "{unit_bytes}");
     }
 }
 

@@ -10,9 +10,10 @@ use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::json;
 use datafusion::arrow::json::reader::infer_json_schema;
 use std::io::Cursor;
+use std::ops::Range;
 use std::sync::Arc;
 use tessera_sampling::Error as SamplingError;
-use tessera_sampling::format::{Block, Csv, Format, JsonLines};
+use tessera_sampling::format::{Block, Csv, Format, JsonLines, ONE_OBJECT};
 use tessera_sampling::layout::Unit;
 use tessera_sampling::source::{FileIndex, Source};
 
@@ -32,9 +33,9 @@ pub fn text() -> SchemaRef {
 /// Files have different columns, or one of `text` is none.
 pub fn csv(source: &dyn Source, cut: &Csv, delimiter: u8, text: &[String]) -> Result<SchemaRef, Error> {
     let format = CsvFormat::default().with_header(true).with_delimiter(delimiter);
-    infer(source, cut, text, |block| {
-        // The header, and the records.
-        let head = &block.bytes[..block.records.end];
+    // The header, and the records.
+    let head = |block: &Block| 0..block.records.end;
+    infer(source, cut, text, (true, head), |head| {
         format.infer_schema(Cursor::new(head), None).map(|(schema, _)| schema).map_err(|error| error.to_string())
     })
 }
@@ -44,10 +45,9 @@ pub fn csv(source: &dyn Source, cut: &Csv, delimiter: u8, text: &[String]) -> Re
 /// # Errors
 /// As [`csv`].
 pub fn json(source: &dyn Source, text: &[String]) -> Result<SchemaRef, Error> {
-    infer(source, &JsonLines::new(no_question()), text, |block| {
-        infer_json_schema(Cursor::new(block.records()), None)
-            .map(|(schema, _)| schema)
-            .map_err(|error| error.to_string())
+    let head = |block: &Block| block.records.clone();
+    infer(source, &JsonLines::new(no_question()), text, (false, head), |records| {
+        infer_json_schema(Cursor::new(records), None).map(|(schema, _)| schema).map_err(|error| error.to_string())
     })
 }
 
@@ -82,11 +82,20 @@ fn with_whole_numbers_as_text(field: &FieldRef) -> FieldRef {
     Arc::new(field.as_ref().clone().with_data_type(of_type))
 }
 
+/// The way out, if the line with which JSON begins is no object.
+pub fn way_out_of_json(records: &[u8]) -> Option<&'static str> {
+    let line = records.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let is_object = serde_json::from_slice::<serde_json::Map<String, serde_json::Value>>(line).is_ok();
+    (!is_object).then_some(ONE_OBJECT)
+}
+
+/// `quoted`: line breaks in quotes end no record. `head`: what is looked at of a block.
 fn infer(
     source: &dyn Source,
     cut: &dyn Format,
     text: &[String],
-    of_head: impl Fn(&Block) -> Result<Schema, String>,
+    (quoted, head): (bool, impl Fn(&Block) -> Range<usize>),
+    schema_of: impl Fn(&[u8]) -> Result<Schema, String>,
 ) -> Result<SchemaRef, Error> {
     let files: Vec<FileIndex> = (0..).zip(source.files()).filter(|(_, f)| f.len_bytes > 0).map(|(i, _)| i).collect();
     let step = files.len().div_ceil(MAX_FILES).max(1);
@@ -94,13 +103,20 @@ fn infer(
     for file in files.iter().step_by(step) {
         let info = &source.files()[*file as usize];
         let len_bytes = info.len_bytes.min(HEAD_BYTES);
-        let head = cut.load(source, Unit { file: *file, offset: 0, len_bytes, size: len_bytes })?;
-        let bad = |message: String| SamplingError::Record { file: info.name.clone(), offset: 0, message };
-        let schema = of_head(&head).map_err(bad)?;
-        common = Some(match common {
-            None => schema,
-            Some(common) => merged(&common, &schema).map_err(bad)?,
-        });
+        let block = cut.load(source, Unit { file: *file, offset: 0, len_bytes, size: len_bytes })?;
+        let (start, records) = (head(&block).start, &block.bytes[head(&block)]);
+        let with_common = |records: &[u8]| match &common {
+            None => schema_of(records),
+            Some(common) => merged(common, &schema_of(records)?),
+        };
+        let bad = |error: String| {
+            let at = super::find_bad_record(records, quoted, |part| with_common(part).is_ok());
+            let way_out = if quoted { None } else { way_out_of_json(&records[at..]) };
+            let message = way_out.map_or(error.clone(), |way_out| format!("{error}; {way_out}"));
+            SamplingError::Record { file: info.name.clone(), offset: block.offset + (start + at) as u64, message }
+        };
+        let schema = with_common(records).map_err(bad)?;
+        common = Some(schema);
     }
     let schema = common.ok_or_else(|| Error::Usage(format!("`{}` is empty", source.files()[0].name)))?;
     if let Some(unknown) = text.iter().find(|name| schema.field_with_name(name).is_err()) {

@@ -184,11 +184,23 @@ impl Reader {
             true => batches.iter().map(|batch| batch.project(&[])).collect(),
             false => batches.into_iter().map(zeros::without_negative_zeros).collect(),
         });
-        given.map_err(|error| SamplingError::Record {
-            file: self.records.source.files()[block.unit.file as usize].name.clone(),
-            offset: block.offset + (block.records.start + self.find_bad_record(block.records())) as u64,
-            message: format!("{error}; types are those of the first records: --text COLUMN takes a column for text"),
+        given.map_err(|error| {
+            let at = self.find_bad_record(block.records());
+            SamplingError::Record {
+                file: self.records.source.files()[block.unit.file as usize].name.clone(),
+                offset: block.offset + (block.records.start + at) as u64,
+                message: self.explained(&error, &block.records()[at..]),
+            }
         })
+    }
+
+    fn explained(&self, error: &ArrowError, bad: &[u8]) -> String {
+        let of_types = "types are those of the first records: --text COLUMN takes a column for text";
+        match &self.records.kind {
+            Kind::Parquet(_) => error.to_string(),
+            Kind::Json => format!("{error}; {}", infer::way_out_of_json(bad).unwrap_or(of_types)),
+            _ => format!("{error}; {of_types}"),
+        }
     }
 
     /// Of text, CSV and JSON lines.
@@ -217,15 +229,21 @@ impl Reader {
 
     /// Where the first record begins that cannot be decoded; 0 if there is none. The engine's readers do not say it.
     fn find_bad_record(&self, records: &[u8]) -> usize {
-        let ends = ends_of_records(records, matches!(self.records.kind, Kind::Csv { .. }));
-        let good = ends.partition_point(|end| self.decode_records(&records[..*end]).is_ok());
-        let start = match good {
-            0 => 0,
-            good if good == ends.len() => return 0,
-            good => ends[good - 1],
-        };
-        start + records[start..].iter().take_while(|byte| matches!(byte, b'\n' | b'\r')).count()
+        let quoted = matches!(self.records.kind, Kind::Csv { .. });
+        find_bad_record(records, quoted, |part| self.decode_records(part).is_ok())
     }
+}
+
+/// Where the first record begins with which `records` are not good any more; 0 if there is none.
+fn find_bad_record(records: &[u8], quoted: bool, is_good: impl Fn(&[u8]) -> bool) -> usize {
+    let ends = ends_of_records(records, quoted);
+    let good = ends.partition_point(|end| is_good(&records[..*end]));
+    let start = match good {
+        0 => 0,
+        good if good == ends.len() => return 0,
+        good => ends[good - 1],
+    };
+    start + records[start..].iter().take_while(|byte| matches!(byte, b'\n' | b'\r')).count()
 }
 
 /// Where lines end; `quoted`: outside of quotes.

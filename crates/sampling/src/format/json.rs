@@ -1,5 +1,6 @@
 //! JSON lines: a record is an object in a line. A field is a path such as `user.name`.
 
+use super::csv_records::BYTE_ORDER_MARK;
 use super::{Block, Format, bad_record, lines};
 use crate::error::Error;
 use crate::layout::Unit;
@@ -11,6 +12,10 @@ use serde_json::value::RawValue;
 use std::borrow::Cow;
 use std::fmt::{self, Formatter};
 use std::ops::Range;
+
+/// What a file of JSON must be, and how to make it so.
+pub const ONE_OBJECT: &str = "JSON is read with one object in each line, which jq -c '.[]' makes of an array, and jq -c . of objects in \
+                              several lines";
 
 /// JSON lines of which a question is asked.
 pub struct JsonLines {
@@ -45,7 +50,7 @@ impl JsonLines {
             .object()
             .deserialize(&mut reader)
             .and_then(|()| reader.end())
-            .map_err(|error| format!("no JSON object: {error}"))?;
+            .map_err(|error| format!("no JSON object: {error}; {ONE_OBJECT}"))?;
         let field = |number: usize| FieldValue::of(found.texts[number].as_deref().map(str::as_bytes));
         self.question.record_of(&field, tally)
     }
@@ -174,7 +179,11 @@ impl<'de> Visitor<'de> for Object<'_, '_, 'de> {
 
 impl Format for JsonLines {
     fn load_into(&self, source: &dyn Source, unit: Unit, buffer: Vec<u8>) -> Result<Block, Error> {
-        lines::load(source, unit, buffer)
+        let mut block = lines::load(source, unit, buffer)?;
+        if unit.offset == 0 && block.records().starts_with(BYTE_ORDER_MARK) {
+            block.records.start += BYTE_ORDER_MARK.len();
+        }
+        Ok(block)
     }
 
     fn tally(&self, block: &Block, file: &str, tally: &mut UnitTally<'_>) -> Result<(), Error> {

@@ -13,7 +13,7 @@ mod separators;
 mod text;
 
 pub use csv::{Csv, CsvOptions};
-pub use json::JsonLines;
+pub use json::{JsonLines, ONE_OBJECT};
 pub use parquet::Parquet;
 pub(crate) use separators::stretches;
 pub use text::Text;
