@@ -1,6 +1,6 @@
 //! Reaches the cluster: the client library with this program's options, and its errors in one line.
 
-use crate::args::Common;
+use crate::args::{Common, MemoryArgs};
 use crate::exit::{Failure, Outcome, bail};
 use crate::term::{Out, units};
 use crossbeam_channel::{RecvTimeoutError, Sender, bounded};
@@ -98,11 +98,23 @@ impl Store {
     /// # Errors
     /// The manager cannot be reached in time, or refuses.
     pub fn connect(common: &Common) -> Outcome<Store> {
+        Store::connect_with(common, Options::default())
+    }
+
+    /// As [`Store::connect`], for a command that writes or reads files.
+    ///
+    /// # Errors
+    /// As [`Store::connect`].
+    pub fn connect_for_files(common: &Common, memory: MemoryArgs) -> Outcome<Store> {
+        Store::connect_with(common, Options { memory_bytes: memory.memory, ..Options::default() })
+    }
+
+    fn connect_with(common: &Common, options: Options) -> Outcome<Store> {
         let wait_ms = common.wait.saturating_mul(1000);
         let options = Options {
-            manager_timeout_ms: Options::default().manager_timeout_ms.min(wait_ms.max(1000)),
+            manager_timeout_ms: options.manager_timeout_ms.min(wait_ms.max(1000)),
             manager_deadline_ms: wait_ms,
-            ..Options::default()
+            ..options
         };
         let client = Store::client(common, options)?;
         let watched = client.clone();

@@ -42,7 +42,8 @@ impl Client {
         let failed = |error| Error::Connect { managers: managers.to_string(), error };
         let list: ManagerList =
             managers.parse().map_err(|message: String| failed(WireError::new(Code::Invalid, message)))?;
-        let (view, directories, pool) = (View::shared(), Arc::<DirectoryCache>::default(), BufferPool::new(POOL_BYTES));
+        let (view, directories) = (View::shared(), Arc::<DirectoryCache>::default());
+        let pool = BufferPool::limited(POOL_BYTES, usize::try_from(options.memory_bytes).unwrap_or(usize::MAX));
         let hello = Hello {
             protocol_version: PROTOCOL_VERSION,
             role: Role::Client as i32,
@@ -190,6 +191,11 @@ impl Client {
     /// Fragments that all ended reads of this client had to do without, summed.
     pub fn read_report(&self) -> ReadReport {
         *self.context.read_report.lock()
+    }
+
+    /// The most bytes that the buffers of this client had at any moment.
+    pub fn most_memory_bytes(&self) -> u64 {
+        self.context.pool.most_bytes() as u64
     }
 
     /// Tells the manager what this process's devices computed since the last call, for `tessera status`. Ignores

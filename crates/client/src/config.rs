@@ -6,6 +6,8 @@ tessera_knobs::knobs! {
     /// How a client behaves. `Options::default()` suits a program that stores large files.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct Options {
+        /// Most bytes that all files which are written and read as a whole hold together. Open files are not counted.
+        memory_bytes: u64 = 1 << 30;
         /// Most bytes of input (hashed, coded, in flight) that one write holds.
         write_window_bytes: u64 = 64 << 20;
         /// Most bytes of chunks that one read has in flight or waiting for its consumer.

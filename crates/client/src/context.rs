@@ -3,6 +3,7 @@
 
 use crate::config::Options;
 use crate::driver::DriverHandle;
+use crate::memory::{Memory, cache_bytes};
 use crate::read::cache::{ChunkCache, SharedCache};
 use crate::read::core::ReadReport;
 use crate::transport::Transport;
@@ -30,6 +31,7 @@ pub(crate) struct Context {
     pub pool: BufferPool,
     pub view: SharedView,
     pub cache: SharedCache,
+    pub memory: Memory,
     pub options: Arc<Options>,
     seeds: AtomicU64,
     /// Requests to close a session that the manager has not answered yet.
@@ -54,7 +56,8 @@ impl Context {
             workers: Workers::start(options.worker_threads)?,
             pool,
             view,
-            cache: ChunkCache::shared(options.chunk_cache_bytes),
+            cache: ChunkCache::shared(cache_bytes(&options)),
+            memory: Memory::new(options.memory_bytes),
             options: Arc::new(options),
             seeds: AtomicU64::new(rand::random()),
             pending_closes: AtomicU64::new(0),

@@ -13,7 +13,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use tessera_net::boot_ns;
+use tessera_net::{BufferPool, boot_ns};
 use tessera_wire::Kind;
 use tessera_wire::rpc::Call;
 
@@ -45,6 +45,8 @@ pub(crate) struct Driver<C: Driven> {
     gate: Mutex<Gate<C::Status>>,
     wake: Condvar,
     context: Arc<Context>,
+    /// Where its jobs take memory.
+    pool: BufferPool,
 }
 
 struct Gate<S> {
@@ -56,6 +58,11 @@ struct Gate<S> {
 
 impl<C: Driven> Driver<C> {
     pub fn new(core: C, context: Arc<Context>) -> Arc<Self> {
+        let pool = context.pool.clone();
+        Driver::with_pool(core, context, pool)
+    }
+
+    pub fn with_pool(core: C, context: Arc<Context>, pool: BufferPool) -> Arc<Self> {
         let driver = Arc::new(Driver {
             core: Mutex::new(core),
             inbox: Mutex::default(),
@@ -64,6 +71,7 @@ impl<C: Driven> Driver<C> {
             gate: Mutex::new(Gate { status: C::Status::default(), waiting: 0, handed: false }),
             wake: Condvar::new(),
             context: context.clone(),
+            pool,
         });
         context.register(Arc::downgrade(&driver) as std::sync::Weak<dyn DriverHandle>);
         driver
@@ -196,7 +204,7 @@ impl<C: Driven> Driver<C> {
                         calls.push(call);
                     }
                     Action::Compute(job) if job.value.bytes() <= INLINE_BYTES => {
-                        let value = job.value.run(&self.context.pool);
+                        let value = job.value.run(&self.pool);
                         events.push_back(Event::Computed(Numbered { id: job.id, value }));
                     }
                     Action::Compute(job) => self.compute(job),
@@ -232,7 +240,7 @@ impl<C: Driven> Driver<C> {
     fn compute(self: &Arc<Self>, job: Numbered<Job>) {
         let driver = self.clone();
         self.context.workers.submit(move || {
-            let value = job.value.run(&driver.context.pool);
+            let value = job.value.run(&driver.pool);
             driver.post_and_drive([Event::Computed(Numbered { id: job.id, value })]);
         });
     }

@@ -2,6 +2,7 @@
 
 use crate::client::Client;
 use crate::error::FileError;
+use crate::memory::Means;
 use crate::read::ReadHandle;
 use crate::read::core::ReadParams;
 use crate::write::core::{Owner, Target, Times, WriteDone, WriteParams};
@@ -76,7 +77,8 @@ impl Client {
             lock_fence: only_if.lock_fence,
             ..write_params(ino, false)
         };
-        crate::write::put(&self.context, params, Source::Bytes(bytes), None, Cancel::default())
+        let means = Means::of_options(&self.context);
+        crate::write::put(&self.context, params, Source::Bytes(bytes), None, Cancel::default(), means)
     }
 
     /// As [`Client::write_inode`], for a file that the write creates.
@@ -94,7 +96,8 @@ impl Client {
             owner,
             ..write_params(ino, false)
         };
-        crate::write::put(&self.context, params, Source::Bytes(bytes), None, Cancel::default())
+        let means = Means::of_options(&self.context);
+        crate::write::put(&self.context, params, Source::Bytes(bytes), None, Cancel::default(), means)
     }
 
     /// Opens a file for writing: the written bytes overwrite parts of the current version (`patch`), or replace all of
@@ -105,7 +108,7 @@ impl Client {
     /// There is no such file, or the manager refuses or does not answer.
     pub fn open_inode(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<WriteHandle, FileError> {
         let params = WriteParams { if_version, ..write_params(ino, patch) };
-        WriteHandle::open(&self.context, params, Cancel::default())
+        WriteHandle::open(&self.context, params, Cancel::default(), Means::of_options(&self.context))
     }
 }
 

@@ -22,6 +22,9 @@ pub mod inodes;
 pub mod job;
 mod lease_cache;
 pub mod locate;
+mod memory;
+#[cfg(test)]
+mod memory_tests;
 #[cfg(test)]
 mod pack_tests;
 pub mod path;
@@ -44,6 +47,7 @@ pub use client::Client;
 pub use config::Options;
 pub use error::{Cause, Error, FileError};
 pub use lease_cache::RecallAnswer;
+pub use memory::{Held, LEAST_MEMORY_BYTES};
 pub use path::{PathError, StorePath};
 pub use paths::{GetOptions, PutOptions, SmallPut};
 pub use read::core::{Opened, ReadReport};

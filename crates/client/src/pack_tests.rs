@@ -11,6 +11,11 @@ fn small(name: &str, content: Vec<u8>) -> SmallPut {
     SmallPut { path: path(name), content: content.into(), mtime_ns: 7, owner: Owner::default() }
 }
 
+/// Memory for any files of these tests.
+fn held(client: &Client) -> Held {
+    client.hold(1 << 20, &Cancel::default()).unwrap()
+}
+
 #[test]
 fn small_files_share_chunks_and_come_back() {
     let (client, cluster) = client(Cluster::new(8, 1), Options::default());
@@ -22,7 +27,7 @@ fn small_files_share_chunks_and_come_back() {
         _ => data(1 + 97 * i as usize, i),
     };
     let files = |from| (from..200).map(|i| small(&format!("tess:/f{i}"), content(i))).collect();
-    let done = client.put_small(files(0), &[], &Cancel::default());
+    let done = client.put_small(files(0), &[], &held(&client), &Cancel::default());
     let new: u64 = done.iter().map(|done| done.as_ref().unwrap().new_bytes).sum();
     let distinct: u64 = (0..200).filter(|i| !matches!(i % 40, 0..4)).map(|i| content(i).len() as u64).sum();
     assert!(
@@ -37,7 +42,7 @@ fn small_files_share_chunks_and_come_back() {
     let commits = cluster.lock().count("Commit");
     assert!(commits < 10, "{commits} commits of 200 files");
     // Again: the packs are known, each file has a second version.
-    let again = client.put_small(files(0), &[], &Cancel::default());
+    let again = client.put_small(files(0), &[], &held(&client), &Cancel::default());
     for done in again {
         let done = done.unwrap();
         assert_eq!((done.number, done.new_bytes, done.owner), (2, 0, Some(Owner::default())));
@@ -46,7 +51,8 @@ fn small_files_share_chunks_and_come_back() {
     let mut mixed: Vec<SmallPut> = files(190);
     mixed.push(small("tess:/nowhere/f", data(10, 1)));
     mixed.push(small("tess:/", data(10, 1)));
-    let results = client.put_small(mixed, &[("redundancy".into(), "replica:2".into())], &Cancel::default());
+    let results =
+        client.put_small(mixed, &[("redundancy".into(), "replica:2".into())], &held(&client), &Cancel::default());
     assert_eq!(results.iter().filter(|done| done.is_ok()).count(), 10);
     assert_eq!(results[10].as_ref().unwrap_err().code(), Code::NotFound);
     assert!(read(&client, "tess:/f199") == content(199));
@@ -58,7 +64,7 @@ fn small_files_share_chunks_and_come_back() {
 fn a_content_is_verified_by_its_own_name() {
     let (client, cluster) = client(Cluster::new(8, 1), Options::default());
     let files = (0..8).map(|i| small(&format!("tess:/f{i}"), data(20_000, i + 1))).collect();
-    client.put_small(files, &[], &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+    client.put_small(files, &[], &held(&client), &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
     cluster
         .lock()
         .db()
@@ -84,7 +90,10 @@ fn packs_are_written_anew_while_their_files_are_read() {
     let name = |i: u64| format!("tess:/f{i}");
     for from in [0, 40, 80] {
         let files = (from..from + 40).map(|i| small(&name(i), data(20_000, i + 1))).collect();
-        client.put_small(files, &[], &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+        client
+            .put_small(files, &[], &held(&client), &Cancel::default())
+            .into_iter()
+            .for_each(|done| drop(done.unwrap()));
     }
     assert_eq!(client.compact_packs(50, |_| true, &Cancel::default()).unwrap(), Compacted::default(), "all is left");
     (0..120).filter(|i| i % 4 > 0).for_each(|i| client.unlink(&path(&name(i)), false).unwrap());
@@ -115,7 +124,10 @@ fn readers_follow_packs_that_move() {
     let name = |i: u64| format!("tess:/f{i}");
     let store = |from: u64| {
         let files = (from..from + 40).map(|i| small(&name(i), data(20_000, i + 1))).collect();
-        client.put_small(files, &[], &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+        client
+            .put_small(files, &[], &held(&client), &Cancel::default())
+            .into_iter()
+            .for_each(|done| drop(done.unwrap()));
     };
     store(0);
     let ino = client.stat(&path(&name(4))).unwrap().ino;
@@ -154,7 +166,7 @@ fn small_files_are_described_at_once_and_read_without_a_session() {
     let name = |i: u64| path(&format!("tess:/f{i}"));
     let content = |i: u64| if i == 3 { Vec::new() } else { data(20_000, i + 1) };
     let files = (0..10).map(|i| small(&name(i).to_string(), content(i))).collect();
-    client.put_small(files, &[], &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+    client.put_small(files, &[], &held(&client), &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
     client.put(&name(10), &data(50_000, 11)[..], PutOptions::default()).unwrap();
     client.mkdir(&name(11), false).unwrap();
     client.put(&name(12), &data(3_000_000, 13)[..], PutOptions::default()).unwrap();
@@ -182,7 +194,7 @@ fn small_files_are_described_at_once_and_read_without_a_session() {
     // All packs go, and with them what is known of files.
     let described = describe();
     let rest = (0..11).map(|i| small(&name(i).to_string(), data(500, 100 + i))).collect();
-    client.put_small(rest, &[], &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+    client.put_small(rest, &[], &held(&client), &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
     client.unlink(&name(9), false).unwrap();
     client.context.cache.clear();
     client.maintain(MaintenanceJob::Gc, true).unwrap();

@@ -5,6 +5,7 @@ use crate::client::Client;
 use crate::error::{Cause, Error, by_name};
 use crate::lease_cache::Directory;
 use crate::locate::Located;
+use crate::memory::{Held, Means};
 use crate::path::StorePath;
 use crate::read::Sink;
 use crate::read::core::{Opened, ReadParams};
@@ -359,16 +360,25 @@ impl Client {
             source => source,
         };
         let params = self.write_params(path, &options, source.len_bytes())?;
-        Ok(crate::write::put(&self.context, params, source, options.progress, options.cancel)?)
+        let means = match &source {
+            // Its bytes are the caller's.
+            Source::Bytes(_) => Means::of_options(&self.context),
+            source => {
+                let (policy, len_bytes) = (params.expect_policy.as_ref(), source.len_bytes());
+                Means::of_write(&self.context, &params.file, policy, len_bytes, &options.cancel)?
+            }
+        };
+        Ok(crate::write::put(&self.context, params, source, options.progress, options.cancel, means)?)
     }
 
     /// Writes small files, each as a new version that appears whole or not at all. As far as their policies allow, their contents share
     /// chunks of [`PACK_BYTES`](crate::PACK_BYTES), which costs much less than a write of each. Returns the result of each, in order. `hints`
-    /// are as in [`PutOptions`].
+    /// are as in [`PutOptions`], and `held` is for the bytes of all files.
     pub fn put_small(
         &self,
         files: Vec<SmallPut>,
         hints: &[(String, String)],
+        held: &Held,
         cancel: &Cancel,
     ) -> Vec<Result<WriteDone, Error>> {
         let params = |file: &SmallPut| {
@@ -380,7 +390,7 @@ impl Client {
         for file in files {
             results.push(params(&file).map(|params| small.push(SmallFile { params, content: file.content })));
         }
-        let mut done = crate::write::pack::put_all(&self.context, small, cancel).into_iter();
+        let mut done = crate::write::pack::put_all(&self.context, small, held, cancel).into_iter();
         let mut next = || done.next().expect("each file that was handed over has a result").map_err(Error::from);
         results.into_iter().map(|result| result.and_then(|()| next())).collect()
     }
@@ -400,7 +410,10 @@ impl Client {
                 progress(Progress { done, total: Some(len_bytes) });
             }
         };
-        let mut handle = self.open_write(path, options)?;
+        let params = self.write_params(path, &options, None)?;
+        let policy = params.expect_policy.as_ref();
+        let means = Means::of_write(&self.context, &params.file, policy, None, &options.cancel)?;
+        let mut handle = WriteHandle::open(&self.context, params, options.cancel, means)?;
         let (mut buffer, mut at) = (vec![0; SPARSE_BUFFER_BYTES], 0);
         while let Some(data) = file.next_data(at, len_bytes).map_err(failed)? {
             handle.skip_to(data.start)?;
@@ -432,7 +445,8 @@ impl Client {
     /// A hint is invalid, the directory does not exist, or the manager refuses or does not answer.
     pub fn open_write(&self, path: &StorePath, options: PutOptions<'_>) -> Result<WriteHandle, Error> {
         let params = self.write_params(path, &options, None)?;
-        Ok(WriteHandle::open(&self.context, params, options.cancel)?)
+        let means = Means::of_options(&self.context);
+        Ok(WriteHandle::open(&self.context, params, options.cancel, means)?)
     }
 
     fn write_params(

@@ -7,11 +7,13 @@
 use crate::client::Client;
 use crate::error::{Cause, Error, FileError};
 use crate::inodes::write_params;
+use crate::memory::Means;
 use crate::read::ReadHandle;
 use crate::write::core::{Times, WriteDone, WriteParams};
 use crate::write::input::Source;
 use crate::write::{Cancel, ProgressFn};
 use std::io::{self, Read};
+use tessera_policy::Policy;
 
 /// Attempts on a file that other clients keep writing.
 const ATTEMPTS: u32 = 4;
@@ -56,9 +58,12 @@ impl Client {
             content: if opened.attr.version == opened.version.version { opened.attr.content } else { 0 },
             ..write_params(ino, false)
         };
-        let mut reader = InOrder { from, at: 0 };
+        let hints = opened.policy.iter().map(|hint| (hint.name.as_str(), hint.value.as_str()));
+        let policy = Policy::from_hints(hints).ok();
+        let means = Means::of_rewrite(&self.context, &params.file, policy.as_ref(), size_bytes, cancel)?;
+        let mut reader = InOrder { from, at: 0, window_bytes: means.read_window_bytes };
         let source = Source::Reader { reader: &mut reader, len_bytes: Some(size_bytes) };
-        crate::write::put(&self.context, params, source, Some(progress), cancel.clone())
+        crate::write::put(&self.context, params, source, Some(progress), cancel.clone(), means)
     }
 }
 
@@ -66,12 +71,13 @@ impl Client {
 struct InOrder<'a> {
     from: &'a ReadHandle,
     at: u64,
+    window_bytes: u64,
 }
 
 impl Read for InOrder<'_> {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let there = self.from.len_bytes().saturating_sub(self.at).min(out.len() as u64) as usize;
-        let read = self.from.read_at(self.at, &mut out[..there])?;
+        let read = self.from.read_within(self.at, &mut out[..there], self.window_bytes)?;
         self.at += read as u64;
         Ok(read)
     }

@@ -210,7 +210,10 @@ impl Drive {
         stream: bool,
     ) -> Result<Vec<u8>, FileError> {
         let mut out = Vec::new();
-        core.handle(self.now, ReadRequest::Read { id, offset, len_bytes, stream });
+        core.handle(
+            self.now,
+            ReadRequest::Read { id, offset, len_bytes, stream, window_bytes: self.options.read_window_bytes },
+        );
         for _ in 0..1_000_000 {
             while let Some(action) = core.poll() {
                 match action {

@@ -50,7 +50,8 @@ pub(crate) fn client(mut cluster: Cluster, options: Options) -> (Client, Arc<Mut
     let view = view_of(&mut cluster);
     let transport = Loopback::start(cluster);
     let cluster = transport.cluster.clone();
-    let context = Context::start(transport, BufferPool::new(64 << 20), view, options).unwrap();
+    let pool = BufferPool::limited(64 << 20, options.memory_bytes as usize);
+    let context = Context::start(transport, pool, view, options).unwrap();
     (Client { context, directories: Default::default(), cluster_doubt: None }, cluster)
 }
 

@@ -26,7 +26,7 @@ pub mod server;
 mod sync;
 mod told;
 
-pub use buffer::{BufferPool, PooledBuf};
+pub use buffer::{Account, BufferPool, PooledBuf};
 pub use clock::boot_ns;
 pub use connection::{Callback, Connection, End, Service};
 pub use dialer::Dialer;

@@ -513,9 +513,10 @@ impl ClientHost {
                     let value = job.value.run(&self.pool);
                     core.handle(now_ns, ReadEvent::Computed(tessera_client::job::Numbered { id: job.id, value }));
                 }
-                ReadAction::Notify(ReadNotice::Opened(_)) => {
-                    core.handle(now_ns, ReadRequest::Read { id: 1, offset: 0, len_bytes: u64::MAX, stream: true })
-                }
+                ReadAction::Notify(ReadNotice::Opened(_)) => core.handle(
+                    now_ns,
+                    ReadRequest::Read { id: 1, offset: 0, len_bytes: u64::MAX, stream: true, window_bytes: 32 << 20 },
+                ),
                 ReadAction::Notify(ReadNotice::OpenFailed(error)) => {
                     over = true;
                     match error.code() {

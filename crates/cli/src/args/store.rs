@@ -5,6 +5,23 @@ use crate::term::Out;
 use clap::{Args, Subcommand};
 use std::ffi::OsString;
 
+/// Memory of a command that writes or reads files.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct MemoryArgs {
+    /// Most bytes of files in memory, over all files in transfer: fewer at once if need be.
+    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = parse_memory)]
+    pub memory: u64,
+}
+
+/// Memory for files: enough for one of them.
+fn parse_memory(text: &str) -> Result<u64, String> {
+    let (bytes, least) = (super::parse_size(text)?, tessera_client::LEAST_MEMORY_BYTES);
+    match bytes >= least {
+        true => Ok(bytes),
+        false => Err(format!("one file alone needs up to {0}; give {0} or more", tessera_policy::format_size(least))),
+    }
+}
+
 /// Paths of a command that takes several.
 #[derive(Debug, Args)]
 pub struct StorePaths {
@@ -49,6 +66,9 @@ pub struct PutArgs {
     /// Fail unless this is the current version id of the file; 0: unless the file does not exist.
     #[arg(long, value_name = "VERSION", conflicts_with = "recursive")]
     pub if_version: Option<u64>,
+    /// Memory.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Do not read files that the store has with the same size, modification time, mode and owner. They keep their hints.
     #[arg(long, conflicts_with = "if_version")]
     pub skip_unchanged: bool,
@@ -88,6 +108,9 @@ pub struct GetArgs {
     /// Files in transfer at once.
     #[arg(long, short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,
+    /// Memory.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Restore set-user-id and set-group-id bits. Without it a stored program gets no rights from its mode.
     #[arg(long)]
     pub set_id: bool,
@@ -107,6 +130,9 @@ pub struct CatArgs {
     /// Bytes from START up to END; both are optional.
     #[arg(long, value_name = "START..END")]
     pub range: Option<String>,
+    /// Memory.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Number of the version.
     #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
     pub version: Option<u64>,
@@ -244,6 +270,9 @@ Examples:
   tessera rewrite tess:/model.bin
   tessera rewrite -r tess:/archive")]
 pub struct RewriteArgs {
+    /// Memory.
+    #[command(flatten)]
+    pub memory: MemoryArgs,
     /// Rewrite all files below directories.
     #[arg(long, short = 'r')]
     pub recursive: bool,

@@ -18,7 +18,7 @@ use tessera_client::{GetOptions, ReadReport, Sink};
 pub fn cat(args: CatArgs) -> Outcome {
     let range = args.range.as_deref().map(units::parse_range).transpose().map_err(Failure::usage)?;
     let paths = store_paths(&args.on.paths)?;
-    let store = Store::connect(&args.on.common)?;
+    let store = Store::connect_for_files(&args.on.common, args.memory)?;
     to_stdout(&store, &paths, args.version, range, args.on.common.output)
 }
 

@@ -33,7 +33,7 @@ pub fn get(args: GetArgs) -> Outcome {
     let out = args.common.output;
     let (sources, target) = split(&args.paths)?;
     let sources = store_paths(sources)?;
-    let store = Store::connect(&args.common)?;
+    let store = Store::connect_for_files(&args.common, args.memory)?;
     store.end_sessions_on_interrupt();
     if target.as_bytes() == b"-" {
         return to_stdout(&store, &sources, args.version, None, out);
@@ -62,6 +62,7 @@ pub fn get(args: GetArgs) -> Outcome {
         out.document(&json!({
             "files": ran.done, "symlinks": link_count, "bytes": bytes, "skipped": skipped,
             "failed": ran.failures.len(), "untried": ran.untried, "seconds": time.as_secs_f64(),
+            "most_memory_bytes": store.most_memory_bytes(),
             "read_around": {"bad": report.bad, "unreachable": report.unreachable, "late": report.late},
         }))?;
     } else if ran.done > 0 || ran.failures.is_empty() {

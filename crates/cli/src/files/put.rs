@@ -71,7 +71,7 @@ pub fn put(args: PutArgs) -> Outcome {
     if args.if_version.is_some() && (sources.len() > 1 || args.recursive) {
         bail!(Exit::Usage, "--if-version is for one file");
     }
-    let store = Store::connect(&args.common)?;
+    let store = Store::connect_for_files(&args.common, args.memory)?;
     store.end_sessions_on_interrupt();
     let target = Target::in_store(&store, target, sources.len())?;
     if sources.iter().any(|s| s.as_bytes() == b"-") {
@@ -107,7 +107,7 @@ pub fn put(args: PutArgs) -> Outcome {
         out.document(&json!({
             "files": ran.done, "bytes": bytes, "new_bytes": new_bytes, "directories": directory_count,
             "symlinks": link_count, "unchanged": unchanged, "skipped": skipped, "failed": ran.failures.len(), "untried": ran.untried,
-            "chunks_reduced": chunks_reduced, "seconds": time.as_secs_f64(),
+            "chunks_reduced": chunks_reduced, "most_memory_bytes": store.most_memory_bytes(), "seconds": time.as_secs_f64(),
         }))?;
     } else if ran.done > 0 || ran.failures.is_empty() {
         out.note(format!(

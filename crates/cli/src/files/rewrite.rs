@@ -20,7 +20,7 @@ use tessera_wire::InodeKind;
 pub fn rewrite(args: RewriteArgs) -> Outcome {
     let out = args.on.common.output;
     let paths = store_paths(&args.on.paths)?;
-    let store = Store::connect(&args.on.common)?;
+    let store = Store::connect_for_files(&args.on.common, args.memory)?;
     store.end_sessions_on_interrupt();
     let mut files: Vec<Item> = Vec::new();
     for path in &paths {
@@ -43,6 +43,7 @@ pub fn rewrite(args: RewriteArgs) -> Outcome {
         &json!({
             "files": ran.done, "failed": ran.failures.len(), "untried": ran.untried, "bytes": bytes,
             "new_bytes": new, "sent_bytes": sent, "chunks_reduced": chunks_reduced, "seconds": time.as_secs_f64(),
+            "most_memory_bytes": store.most_memory_bytes(),
         }),
         format!(
             "rewrote {}, {} in {}: {} stored anew, the rest was as it should be",

@@ -98,9 +98,12 @@ struct Small {
 
 /// Reads small files and stores them together. Returns the outcome of each, in order.
 pub fn put(store: &Store, jobs: &[Job], condition: &Condition, progress: &Progress, sums: &Sums) -> Vec<Outcome> {
+    let cancel = Cancel::default();
+    let held = store.hold(jobs.iter().map(|job| job.found.len_bytes()).sum(), &cancel).expect("nobody cancels this");
     let read: Vec<Outcome<Option<Small>>> = jobs.iter().map(read).collect();
     let files = read.iter().flatten().flatten().map(|small| small.file.clone()).collect();
-    let mut stored = store.put_small(files, &condition.hints, &Cancel::default()).into_iter();
+    let mut stored = store.put_small(files, &condition.hints, &held, &cancel).into_iter();
+    drop(held);
     let outcome = |(job, read): (&Job, Outcome<Option<Small>>)| match read? {
         None => put_file(store, job, condition, progress, sums),
         Some(small) => {

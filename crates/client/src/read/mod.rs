@@ -9,6 +9,7 @@ use crate::context::Context;
 use crate::driver::{Driven, Driver};
 use crate::error::{Cause, FileError};
 use crate::exchange::Event;
+use crate::memory;
 use crate::read::core::{Delivery, Opened, ReadCore, ReadNotice, ReadParams, ReadReport, ReadRequest};
 use crate::write::{Progress, ProgressFn};
 use bytes::Bytes;
@@ -16,7 +17,6 @@ use std::collections::{HashMap, VecDeque};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tessera_wire::meta::OpenRead;
 
 /// Where a read puts its bytes, in order.
 pub enum Sink<'a> {
@@ -82,6 +82,15 @@ impl Driven for ReadCore {
     }
 }
 
+/// How much is read.
+pub(crate) struct How {
+    len_bytes: u64,
+    /// All of it is consumed in order.
+    stream: bool,
+    /// Most bytes in flight or waiting for the consumer.
+    window_bytes: u64,
+}
+
 /// An open version. It stays readable while the handle lives, even if its name is removed. Threads may share it.
 pub struct ReadHandle {
     driver: Arc<Driver<ReadCore>>,
@@ -121,16 +130,20 @@ impl ReadHandle {
     /// # Errors
     /// Too few fragments of a chunk can be read, or the manager does not answer.
     pub fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FileError> {
-        let len = out.len() as u64;
+        self.read_within(offset, out, self.driver.context().options.read_window_bytes)
+    }
+
+    /// As [`ReadHandle::read_at`], with at most `window_bytes` in flight.
+    pub(crate) fn read_within(&self, offset: u64, out: &mut [u8], window_bytes: u64) -> Result<usize, FileError> {
+        let how = How { len_bytes: out.len() as u64, stream: false, window_bytes };
         let mut sink = Sink::Slice(out);
-        self.read_range(offset, len, false, &mut sink, None).map(|n| n as usize)
+        self.read_range(offset, how, &mut sink, None).map(|n| n as usize)
     }
 
     pub(crate) fn read_range(
         &self,
         offset: u64,
-        len_bytes: u64,
-        stream: bool,
+        How { len_bytes, stream, window_bytes }: How,
         sink: &mut Sink<'_>,
         mut progress: Option<ProgressFn<'_>>,
     ) -> Result<u64, FileError> {
@@ -140,7 +153,7 @@ impl ReadHandle {
         }
         let id = self.next_read.fetch_add(1, Ordering::Relaxed);
         self.driver.with_status(|status| status.reads.insert(id, ReadProgress::default()));
-        self.driver.post_and_drive([ReadRequest::Read { id, offset, len_bytes: total, stream }]);
+        self.driver.post_and_drive([ReadRequest::Read { id, offset, len_bytes: total, stream, window_bytes }]);
         let mut done = 0;
         let result = loop {
             match self.next(id) {
@@ -220,11 +233,14 @@ pub(crate) fn get(
     sink: &mut Sink<'_>,
     progress: Option<ProgressFn<'_>>,
 ) -> Result<(Opened, u64), FileError> {
-    let OpenRead { offset, len_bytes, .. } = params.open;
+    let (offset, len_bytes, bulk) = (params.open.offset, params.open.len_bytes, params.bulk);
     let handle = ReadHandle::open(context, params)?;
     let pack = handle.driver.with_status(|status| status.pack_to_fetch);
     // One thread fetches a pack, the others take it from the cache.
     let _turn = pack.map(|pack| context.pack_turns[pack as usize % context.pack_turns.len()].lock());
-    let read = handle.read_range(offset, len_bytes, true, sink, progress)?;
+    let there = handle.len_bytes().saturating_sub(offset).min(len_bytes);
+    let (_share, window_bytes) = memory::of_read(context, there, bulk);
+    let how = How { len_bytes, stream: true, window_bytes };
+    let read = handle.read_range(offset, how, sink, progress)?;
     Ok((handle.opened.clone(), read))
 }

@@ -8,6 +8,7 @@ use super::{Cancel, Writer};
 use crate::client::Client;
 use crate::error::{Error, FileError};
 use crate::inodes::write_params;
+use crate::memory::Means;
 use crate::read::ReadHandle;
 use crate::read::core::ReadParams;
 use crate::write::core::{PackParams, WriteParams};
@@ -178,7 +179,8 @@ impl Client {
             pack: Some(Arc::new(pack)),
             ..write_params(0, false)
         };
-        Ok(Writer::new(&self.context, params, cancel.clone()).write_pack(bytes)?.moved)
+        let means = Means::of_options(&self.context);
+        Ok(Writer::new(&self.context, params, cancel.clone(), means).write_pack(bytes)?.moved)
     }
 }
 

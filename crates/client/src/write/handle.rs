@@ -5,10 +5,11 @@ use super::input::{CutRule, Cutting, Stretch};
 use super::{Cancel, Writer};
 use crate::context::Context;
 use crate::error::{Cause, FileError};
+use crate::memory::Means;
 use bytes::Bytes;
 use std::ops::Range;
 use std::sync::Arc;
-use tessera_net::{BufferPool, PooledBuf};
+use tessera_net::PooledBuf;
 use tessera_wire::meta::{CommitMode, LockFence};
 
 /// An open file: bytes come in order or at any offset, and become visible at [`WriteHandle::sync`] and
@@ -33,18 +34,25 @@ pub struct WriteHandle {
 }
 
 impl WriteHandle {
-    pub(crate) fn open(context: &Arc<Context>, params: WriteParams, cancel: Cancel) -> Result<Self, FileError> {
+    pub(crate) fn open(
+        context: &Arc<Context>,
+        params: WriteParams,
+        cancel: Cancel,
+        means: Means,
+    ) -> Result<Self, FileError> {
         let (mode, file) = (params.mode, params.file.clone());
         assert!(mode != CommitMode::Append, "a handle begins at offset 0 or over the version below");
-        let writer = Writer::new(context, params, cancel);
+        let mut writer = Writer::new(context, params, cancel, means);
         writer.driver.post_and_drive([WriteRequest::Open]);
         let (policy, base_size) = writer.wait(|status| status.opened.take())?;
         let rule = CutRule::of(&policy).map_err(|message| Cause::Policy(message).of(file))?;
+        writer.means.fit(&policy);
+        let run = Run { buffer: writer.means.empty_buffer(), len: 0 };
         Ok(WriteHandle {
             writer,
             rule,
             mode,
-            run: Run::new(context.pool.clone()),
+            run,
             run_at: 0,
             written: Default::default(),
             goes_back: false,
@@ -78,9 +86,9 @@ impl WriteHandle {
         self.go_to(offset, end)?;
         let mut rest = bytes;
         while !rest.is_empty() {
-            let room = RUN_BYTES - self.run.len;
+            let room = self.run_bytes() - self.run.len;
             let (now, later) = rest.split_at(rest.len().min(room));
-            self.run.push(now);
+            self.push(now)?;
             rest = later;
             if now.len() == room {
                 self.cut_run(false)?;
@@ -267,7 +275,7 @@ impl WriteHandle {
         }
         self.writer.driver.post_and_drive([WriteRequest::Length { size_bytes: self.size_bytes }]);
         // Each run is cut as its own stream, from its start, wherever it is in the file.
-        let bytes = self.run.take();
+        let bytes = self.run.take(self.writer.means.empty_buffer());
         let mut cutting = Cutting::new(self.rule, self.run_at);
         let (chunks, rest) = cutting.feed(&Stretch { bytes, fresh: 0, last });
         let start = self.run_at;
@@ -279,46 +287,58 @@ impl WriteHandle {
             self.writer.add(from, data)?;
             self.run_at = to;
         }
-        self.run.push(&rest);
+        self.push(&rest)
+    }
+
+    /// A run is cut when it is this long. It exceeds the longest chunk, so there is always a chunk to cut.
+    fn run_bytes(&self) -> usize {
+        self.writer.means.buffer_bytes.min(RUN_BYTES)
+    }
+
+    /// Appends bytes to the run, which holds at most [`WriteHandle::run_bytes`].
+    fn push(&mut self, bytes: &[u8]) -> Result<(), FileError> {
+        let (end, most) = (self.run.len + bytes.len(), self.run_bytes());
+        assert!(end <= most, "a run of {end} bytes");
+        if end > self.run.buffer.len() {
+            let Writer { means, cancel, file, .. } = &self.writer;
+            let larger = means.buffer(if end <= SHORT_RUN_BYTES { SHORT_RUN_BYTES.min(most) } else { most }, cancel);
+            self.run.grow(larger.ok_or_else(|| Cause::Cancelled.of(file))?);
+        }
+        self.run.push(bytes);
         Ok(())
     }
 }
 
 /// The manager refuses longer files.
 const MAX_FILE_BYTES: u64 = i64::MAX as u64;
-/// A run is cut when it is this long. It exceeds the longest chunk, so there is always a chunk to cut.
+/// Most bytes of a run.
 const RUN_BYTES: usize = 2 * tessera_policy::MAX_CHUNK_BYTES as usize;
 /// Up to this length, a run has a short buffer.
 const SHORT_RUN_BYTES: usize = 256 << 10;
 
 /// Consecutive bytes in pooled memory: fresh pages cost more than copying into used ones.
 struct Run {
-    pool: BufferPool,
     buffer: PooledBuf,
     len: usize,
 }
 
 impl Run {
-    fn new(pool: BufferPool) -> Run {
-        Run { buffer: pool.get(0), pool, len: 0 }
+    /// Goes on in a longer buffer.
+    fn grow(&mut self, mut longer: PooledBuf) {
+        longer[..self.len].copy_from_slice(&self.buffer[..self.len]);
+        self.buffer = longer;
     }
 
-    /// Appends bytes; the run holds at most [`RUN_BYTES`].
+    /// Appends bytes that fit.
     fn push(&mut self, bytes: &[u8]) {
         let end = self.len + bytes.len();
-        assert!(end <= RUN_BYTES, "a run of {end} bytes");
-        if end > self.buffer.len() {
-            let mut larger = self.pool.get(if end <= SHORT_RUN_BYTES { SHORT_RUN_BYTES } else { RUN_BYTES });
-            larger[..self.len].copy_from_slice(&self.buffer[..self.len]);
-            self.buffer = larger;
-        }
         self.buffer[self.len..end].copy_from_slice(bytes);
         self.len = end;
     }
 
     /// Takes all bytes and leaves the run empty.
-    fn take(&mut self) -> Bytes {
-        let mut buffer = std::mem::replace(&mut self.buffer, self.pool.get(0));
+    fn take(&mut self, empty: PooledBuf) -> Bytes {
+        let mut buffer = std::mem::replace(&mut self.buffer, empty);
         buffer.truncate(std::mem::take(&mut self.len));
         buffer.freeze()
     }

@@ -2,13 +2,13 @@
 //! is filled. Chunks are slices of the buffers; only a chunk that crosses the end of a buffer has its first part
 //! copied, to the front of the next. Input in shared memory is not copied.
 
-use crate::config::Options;
+use crate::error::Cause;
 use bytes::Bytes;
 use std::cell::Cell;
 use std::io::{self, Read};
 use tessera_accel::boundaries::{Cutter, Rule};
 use tessera_accel::device;
-use tessera_net::BufferPool;
+use tessera_net::PooledBuf;
 use tessera_policy::{Chunking, Policy};
 
 /// Where the bytes of a write come from.
@@ -98,27 +98,29 @@ pub(crate) struct Stretch {
 pub(crate) struct Input<'a> {
     source: Source<'a>,
     at: usize,
-    pool: BufferPool,
-    buffer_bytes: usize,
 }
 
 /// Shared memory is cut in stretches of this length, so that hashing starts before all of it is cut.
 const STRETCH_BYTES: usize = 4 << 20;
 
 impl<'a> Input<'a> {
-    pub fn new(source: Source<'a>, pool: BufferPool, options: &Options) -> Self {
-        // Space for the longest chunk besides new bytes, whatever is configured.
-        let buffer_bytes = options.buffer_bytes.max(2 * tessera_policy::MAX_CHUNK_BYTES as usize);
+    pub fn new(source: Source<'a>) -> Self {
         let source = match source {
             Source::Sparse { file, len_bytes } => Source::Reader { reader: file, len_bytes: Some(len_bytes) },
             source => source,
         };
-        Input { source, at: 0, pool, buffer_bytes }
+        Input { source, at: 0 }
     }
 
-    /// The next stretch; `rest` is the uncut end of the last one.
-    pub fn next(&mut self, rest: Bytes) -> io::Result<Stretch> {
-        assert!(rest.len() <= self.at && rest.len() < self.buffer_bytes, "{} bytes uncut of {}", rest.len(), self.at);
+    /// The next stretch, of at most `most_bytes`; `rest` is the uncut end of the last one, and shorter. A reader fills what `buffer` returns
+    /// for a length.
+    pub fn next(
+        &mut self,
+        rest: Bytes,
+        most_bytes: usize,
+        buffer: impl FnOnce(usize) -> Result<PooledBuf, Cause>,
+    ) -> Result<Stretch, Cause> {
+        assert!(rest.len() <= self.at, "{} bytes uncut of {}", rest.len(), self.at);
         match &mut self.source {
             Source::Bytes(bytes) => {
                 let start = self.at - rest.len();
@@ -131,8 +133,9 @@ impl<'a> Input<'a> {
                 // A short file needs only a short buffer; one more byte tells its end from a file that grew.
                 let left = len_bytes.and_then(|len| usize::try_from(len).ok()?.checked_sub(self.at + 1));
                 let left = left.map_or(usize::MAX, |left| left + 1);
-                let room = self.buffer_bytes.min(left.saturating_add(rest.len()).saturating_add(1));
-                let mut buffer = self.pool.get(room);
+                let room = most_bytes.min(left.saturating_add(rest.len()).saturating_add(1));
+                assert!(rest.len() < room, "{} bytes uncut, {room} in a buffer", rest.len());
+                let mut buffer = buffer(room)?;
                 buffer[..rest.len()].copy_from_slice(&rest);
                 let mut filled = rest.len();
                 let mut last = false;
@@ -141,7 +144,7 @@ impl<'a> Input<'a> {
                         Ok(0) => last = true,
                         Ok(n) => filled += n,
                         Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                        Err(e) => return Err(e),
+                        Err(e) => return Err(Cause::Input(e.to_string())),
                     }
                 }
                 self.at += filled - rest.len();
@@ -253,12 +256,11 @@ mod tests {
 
     /// Cuts it as if it were written at 3 MiB of a file.
     fn cut_as(policy: &Policy, source: Source<'_>) -> Vec<(u64, Bytes)> {
-        let options = Options { buffer_bytes: 0, ..Options::default() };
-        let mut input = Input::new(source, BufferPool::new(1 << 26), &options);
+        let (mut input, pool) = (Input::new(source), tessera_net::BufferPool::new(1 << 26));
         let mut cutting = Cutting::new(CutRule::of(policy).unwrap(), 3 << 20);
         let (mut all, mut rest) = (Vec::new(), Bytes::new());
         loop {
-            let stretch = input.next(rest).unwrap();
+            let stretch = input.next(rest, 16 << 20, |len| Ok(pool.get(len))).unwrap();
             let (chunks, left) = cutting.feed(&stretch);
             all.extend(chunks);
             rest = left;

@@ -13,9 +13,10 @@ use crate::context::Context;
 use crate::driver::{Driven, Driver};
 use crate::error::{Cause, FileError};
 use crate::exchange::Event;
+use crate::memory::Means;
 use crate::write::core::{ChunkReady, SMALL_BYTES, WriteCore, WriteDone, WriteNotice, WriteParams, WriteRequest};
 use bytes::Bytes;
-use input::{CutRule, Cutting, Input, Source, is_hole};
+use input::{CutRule, Cutting, Input, Source, Stretch, is_hole};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -51,7 +52,7 @@ impl Cancel {
 }
 
 /// How often a waiting operation checks whether it was cancelled.
-const LOOK: Duration = Duration::from_millis(100);
+pub(crate) const LOOK: Duration = Duration::from_millis(100);
 
 /// What the writer sees.
 #[derive(Default)]
@@ -92,6 +93,7 @@ struct Writer {
     file: String,
     index: u64,
     cancel: Cancel,
+    means: Means,
     /// The final commit is done: there is nothing to give up.
     over: bool,
 }
@@ -106,11 +108,17 @@ impl Drop for Writer {
 }
 
 impl Writer {
-    fn new(context: &Arc<Context>, params: WriteParams, cancel: Cancel) -> Self {
+    fn new(context: &Arc<Context>, params: WriteParams, cancel: Cancel, means: Means) -> Self {
         let file = params.file.clone();
         let core = WriteCore::new(params, context.options.clone(), context.view.clone(), context.seed());
-        let driver = Driver::new(core, context.clone());
-        Writer { driver, file, index: 0, cancel, over: false }
+        let driver = Driver::with_pool(core, context.clone(), means.pool.clone());
+        Writer { driver, file, index: 0, cancel, means, over: false }
+    }
+
+    /// The next stretch of input; `rest` is the uncut end of the last one.
+    fn read(&self, input: &mut Input<'_>, rest: Bytes) -> Result<Stretch, FileError> {
+        let buffer = |len| self.means.buffer(len, &self.cancel).ok_or(Cause::Cancelled);
+        input.next(rest, self.means.buffer_bytes, buffer).map_err(|cause| cause.of(&self.file))
     }
 
     /// Cuts a file from its start, as its policy says.
@@ -167,7 +175,7 @@ impl Writer {
             self.driver.post_and_drive([event]);
             return Ok(());
         }
-        let window = self.driver.context().options.write_window_bytes;
+        let window = self.means.window_bytes;
         let len = data.len() as u64;
         self.wait(|status| {
             let fits = status.held_bytes + status.hashing_bytes < window;
@@ -206,15 +214,14 @@ pub(crate) fn put(
     source: Source<'_>,
     mut progress: Option<ProgressFn<'_>>,
     cancel: Cancel,
+    means: Means,
 ) -> Result<WriteDone, FileError> {
     let total = source.len_bytes();
     assert_eq!(params.mode, CommitMode::Replace, "a whole source replaces the content");
     let expected = params.expect_policy.clone().unwrap_or_default();
-    let file = params.file.clone();
-    let mut input = Input::new(source, context.pool.clone(), &context.options);
-    let read_failed = |e: std::io::Error| Cause::Input(e.to_string()).of(&file);
-    let first = input.next(Bytes::new()).map_err(read_failed)?;
-    let mut writer = Writer::new(context, params, cancel);
+    let mut input = Input::new(source);
+    let mut writer = Writer::new(context, params, cancel, means);
+    let first = writer.read(&mut input, Bytes::new())?;
     let mut report = |done: u64| {
         if let Some(progress) = progress.as_mut() {
             progress(Progress { done, total });
@@ -236,6 +243,7 @@ pub(crate) fn put(
     writer.driver.post_and_drive([WriteRequest::Open]);
     let (policy, _) = writer.wait(|status| status.opened.take())?;
     let mut cutting = writer.cutting(&policy)?;
+    writer.means.fit(&policy);
     let (mut stretch, mut at) = (first, 0);
     loop {
         let (chunks, rest) = cutting.feed(&stretch);
@@ -248,6 +256,6 @@ pub(crate) fn put(
             return writer.finish(at, false, false);
         }
         drop(stretch);
-        stretch = input.next(rest).map_err(read_failed)?;
+        stretch = writer.read(&mut input, rest)?;
     }
 }

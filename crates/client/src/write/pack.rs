@@ -5,6 +5,7 @@ use super::input::{CutRule, Cutting, Source, Stretch, is_hole};
 use super::{Cancel, Writer, put};
 use crate::context::Context;
 use crate::error::{Cause, FileError};
+use crate::memory::Held;
 use crate::write::core::{Owner, PackParams, Target, WriteDone, WriteParams};
 use bytes::{Bytes, BytesMut};
 use parking_lot::Mutex;
@@ -36,29 +37,30 @@ pub struct SmallFile {
 
 type Done = Result<WriteDone, FileError>;
 
-/// Writes files, each as one version; returns the result of each, in order.
-pub(crate) fn put_all(context: &Arc<Context>, files: Vec<SmallFile>, cancel: &Cancel) -> Vec<Done> {
+/// Writes files, each as one version, with the memory that is held for them; returns the result of each, in order.
+pub(crate) fn put_all(context: &Arc<Context>, files: Vec<SmallFile>, held: &Held, cancel: &Cancel) -> Vec<Done> {
     let mut done: Vec<Option<Done>> = files.iter().map(|_| None).collect();
     for group in groups(&files) {
         let members: Vec<&SmallFile> = group.iter().map(|i| &files[*i]).collect();
-        let written = Packed::of(&members).and_then(|packed| write(context, packed, &members, cancel));
+        let written = Packed::of(&members).and_then(|packed| write(context, packed, &members, held, cancel));
         for (i, result) in group.into_iter().zip(written.unwrap_or_default()) {
             done[i] = result;
         }
     }
-    write_alone(context, &files, &mut done, cancel);
+    write_alone(context, &files, &mut done, held, cancel);
     done.into_iter().map(|done| done.expect("each file is a part of a pack, or alone")).collect()
 }
 
 /// Writes the files that have no result yet, some at a time, because each mostly waits.
-fn write_alone(context: &Arc<Context>, files: &[SmallFile], done: &mut [Option<Done>], cancel: &Cancel) {
+fn write_alone(context: &Arc<Context>, files: &[SmallFile], done: &mut [Option<Done>], held: &Held, cancel: &Cancel) {
     let left: Vec<(&SmallFile, &mut Option<Done>)> =
         files.iter().zip(done).filter(|(_, done)| done.is_none()).collect();
     let left = Mutex::new(left.into_iter());
     let next = || left.lock().next();
     let work = || {
         while let Some((SmallFile { params, content }, done)) = next() {
-            *done = Some(put(context, params.clone(), Source::Bytes(content.clone()), None, cancel.clone()));
+            let source = Source::Bytes(content.clone());
+            *done = Some(put(context, params.clone(), source, None, cancel.clone(), held.means(context)));
         }
     };
     std::thread::scope(|scope| {
@@ -191,8 +193,14 @@ impl Packing {
 }
 
 /// Writes a pack. Returns the results of its files, in order; of those that must be tried by themselves, `None`.
-fn write(context: &Arc<Context>, packed: Packed, files: &[&SmallFile], cancel: &Cancel) -> Option<Vec<Option<Done>>> {
-    let writer = Writer::new(context, packed.params(&files[0].params), cancel.clone());
+fn write(
+    context: &Arc<Context>,
+    packed: Packed,
+    files: &[&SmallFile],
+    held: &Held,
+    cancel: &Cancel,
+) -> Option<Vec<Option<Done>>> {
+    let writer = Writer::new(context, packed.params(&files[0].params), cancel.clone(), held.means(context));
     match writer.write_pack(packed.bytes) {
         Ok(done) if done.files.len() == files.len() => {
             let one = |((file, packed), new_bytes): ((&&SmallFile, &PackedFile), &u64)| {

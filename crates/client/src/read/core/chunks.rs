@@ -27,10 +27,10 @@ impl ReadCore {
 
     /// Fetches whole chunks ahead of a sequential reader. Stops at the end of the region: the next one is on another
     /// host, and another task will read it.
-    pub(super) fn read_ahead(&mut self, from: u64) {
+    pub(super) fn read_ahead(&mut self, from: u64, most_bytes: u64) {
         let mut at = from;
         let region_end = self.region_bytes.and_then(|bytes| from.checked_next_multiple_of(bytes)).unwrap_or(u64::MAX);
-        while at < region_end.min(from + AHEAD_BYTES) {
+        while at < region_end.min(from + AHEAD_BYTES.min(most_bytes)) {
             let Some((extent, chunk)) = self.pages.find(at) else { return };
             if let Some(chunk) = chunk {
                 let known = self.cache.shared.chunks.contains_key(&chunk.chunk_id)

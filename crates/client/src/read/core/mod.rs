@@ -73,6 +73,8 @@ pub enum ReadRequest {
         len_bytes: u64,
         /// All of it will be consumed in order: fetch whole chunks, cache none.
         stream: bool,
+        /// Most bytes of chunks in flight or waiting for the consumer; one chunk at least.
+        window_bytes: u64,
     },
     /// The consumer of read `id` took this many bytes of what was delivered.
     Consumed {
@@ -209,8 +211,57 @@ struct Read {
     end: u64,
     stream: bool,
     segments: VecDeque<Segment>,
-    /// Bytes requested that the consumer has not taken.
+    /// Where the consumer goes on.
+    consumed_to: u64,
+    /// Bytes requested that the consumer has not taken, and what their chunks have besides.
     outstanding: u64,
+    /// What chunks have besides the requested bytes, and where these end.
+    besides: VecDeque<(u64, u64)>,
+    last_chunk: u64,
+    window_bytes: u64,
+}
+
+impl Read {
+    fn new(offset: u64, end: u64, stream: bool, window_bytes: u64) -> Read {
+        Read {
+            cursor: offset,
+            delivered_to: offset,
+            end,
+            stream,
+            segments: VecDeque::new(),
+            consumed_to: offset,
+            outstanding: 0,
+            besides: VecDeque::new(),
+            last_chunk: 0,
+            window_bytes,
+        }
+    }
+
+    /// Moves on over requested bytes of a chunk, or of a hole.
+    fn request(&mut self, len_bytes: u64, chunk: Option<&ChunkInfo>) {
+        self.cursor += len_bytes;
+        self.outstanding = self.outstanding.saturating_add(len_bytes);
+        // A stream fetches all of each chunk, and keeps it until its last byte is consumed.
+        if let Some(chunk) = chunk.filter(|chunk| self.stream && chunk.chunk_id != self.last_chunk) {
+            let besides = chunk.len_bytes.saturating_sub(len_bytes);
+            self.last_chunk = chunk.chunk_id;
+            self.outstanding = self.outstanding.saturating_add(besides);
+            self.besides.push_back((self.cursor, besides));
+        }
+    }
+
+    fn consume(&mut self, bytes: u64) {
+        let outstanding = self.outstanding;
+        assert!(bytes <= outstanding, "{bytes} bytes consumed, {outstanding} outstanding");
+        self.consumed_to += bytes;
+        self.outstanding -= bytes;
+        while let Some((end, besides)) = self.besides.front().copied()
+            && end <= self.consumed_to
+        {
+            self.besides.pop_front();
+            self.outstanding -= besides;
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -327,12 +378,9 @@ impl ReadCore {
         }
     }
 
-    fn begin(&mut self, id: u64, offset: u64, len_bytes: u64, stream: bool) {
+    fn begin(&mut self, id: u64, offset: u64, len_bytes: u64, stream: bool, window_bytes: u64) {
         let end = offset.saturating_add(len_bytes);
-        self.reads.insert(
-            id,
-            Read { cursor: offset, delivered_to: offset, end, stream, segments: VecDeque::new(), outstanding: 0 },
-        );
+        self.reads.insert(id, Read::new(offset, end, stream, window_bytes));
         if self.opened.is_some() {
             self.clip(id);
         }
@@ -374,8 +422,8 @@ impl ReadCore {
 
     /// Starts the segments of a read that fit its window.
     fn schedule(&mut self, id: u64) {
-        let window = self.options.read_window_bytes;
         let Some(read) = self.reads.get(&id) else { return };
+        let window = read.window_bytes;
         // Starts many at a time, so that gets to one node travel together.
         if read.outstanding > window - window / 8 {
             return;
@@ -391,8 +439,7 @@ impl ReadCore {
             let number = self.next_segment;
             self.next_segment += 1;
             if let Some(read) = self.reads.get_mut(&id) {
-                read.cursor += len_bytes;
-                read.outstanding += len_bytes;
+                read.request(len_bytes, chunk.as_ref());
                 let ready = chunk.is_none().then_some(Delivery::Zeros(len_bytes));
                 read.segments.push_back(Segment { number, len_bytes, ready });
             }
@@ -405,7 +452,7 @@ impl ReadCore {
                 let in_order = (stream || cursor == self.last_end) && !alone;
                 self.want_segment(chunk, waiter, in_order, !stream || packed.is_some());
                 if in_order && !stream {
-                    self.read_ahead(cursor + len_bytes);
+                    self.read_ahead(cursor + len_bytes, window / 2);
                 }
             }
             self.last_end = cursor + len_bytes;
@@ -506,14 +553,12 @@ impl Core for ReadCore {
         }
         match event.into() {
             Event::Request(ReadRequest::Open) => self.open(),
-            Event::Request(ReadRequest::Read { id, offset, len_bytes, stream }) => {
-                self.begin(id, offset, len_bytes, stream)
+            Event::Request(ReadRequest::Read { id, offset, len_bytes, stream, window_bytes }) => {
+                self.begin(id, offset, len_bytes, stream, window_bytes)
             }
             Event::Request(ReadRequest::Consumed { id, bytes }) => {
                 if let Some(read) = self.reads.get_mut(&id) {
-                    let outstanding = read.outstanding;
-                    assert!(bytes <= outstanding, "read {id}: {bytes} bytes consumed, {outstanding} outstanding");
-                    read.outstanding -= bytes;
+                    read.consume(bytes);
                 }
             }
             Event::Request(ReadRequest::Forget { id }) => drop(self.reads.remove(&id)),
