@@ -107,6 +107,64 @@ fn an_unchanged_tree_is_not_read_again() {
     });
 }
 
+/// P1: what is not sent because of its content is there, whatever times say, and gets the attributes of its source.
+#[test]
+fn a_tree_is_compared_by_content() {
+    with_cluster(|c| {
+        let (src, back) = (c.path().join("src"), c.path().join("back"));
+        std::fs::create_dir(&src).unwrap();
+        tree::make(&src);
+        std::fs::write(src.join("long"), tree::bytes(5, 11 << 20)).unwrap();
+        let holes = std::fs::File::create(src.join("holes")).unwrap();
+        for at in [1 << 20, 5 << 20] {
+            std::os::unix::fs::FileExt::write_all_at(&holes, &tree::bytes(6, 700_000), at).unwrap();
+        }
+        holes.set_len(9 << 20).unwrap();
+        let all: Vec<_> = tree::snapshot(&src).into_iter().filter(|(_, entry)| entry.0 == 'f').collect();
+        let files = all.len() as u64;
+        let put = || {
+            let words = ["put", "-r", "--checksum", "--json", src.to_str().unwrap(), "tess:/"];
+            let said = c.ok(&words).json();
+            std::fs::create_dir(&back).unwrap();
+            c.ok(&["get", "-r", "--quiet", "tess:/src", back.to_str().unwrap()]);
+            tree::assert_equal(&src, &back.join("src"));
+            std::fs::remove_dir_all(&back).unwrap();
+            ["files", "unchanged", "attributes_set", "directories", "symlinks"].map(|name| said[name].as_u64().unwrap())
+        };
+        assert_eq!(put()[..3], [files, 0, 0], "the store has nothing yet");
+        assert_eq!(put(), [0, files, 0, 0, 0]);
+        let version =
+            |name: &str| c.ok(&["stat", "--json", &format!("tess:/src/{name}")]).json()["version_number"].as_u64();
+        // Other times and modes: no byte is stored.
+        for (path, _) in &all {
+            let file = std::fs::File::open(src.join(std::ffi::OsStr::from_bytes(path))).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(77)).unwrap();
+        }
+        std::fs::set_permissions(src.join("program"), Permissions::from_mode(0o711)).unwrap();
+        assert_eq!(put(), [0, 0, files, 0, 0]);
+        assert_eq!((version("program"), version("long"), version("holes")), (Some(1), Some(1), Some(1)));
+        // Other bytes, and the same length and time: those files are stored.
+        for name in ["sizes/131072", "many/0/file-4", "long", "holes"] {
+            let mut bytes = std::fs::read(src.join(name)).unwrap();
+            let at = bytes.len() / 5;
+            bytes[at] ^= 1;
+            let file = std::fs::File::options().write(true).open(src.join(name)).unwrap();
+            std::os::unix::fs::FileExt::write_all_at(&file, &bytes[at..=at], at as u64).unwrap();
+            file.set_modified(std::time::UNIX_EPOCH + std::time::Duration::from_secs(77)).unwrap();
+        }
+        assert_eq!(put()[..3], [4, files - 4, 0]);
+        assert_eq!((version("program"), version("long"), version("holes")), (Some(1), Some(2), Some(2)));
+        assert_eq!(put(), [0, files, 0, 0, 0]);
+        // A file in the place of a directory, and a directory in the place of a file.
+        std::fs::remove_file(src.join("program")).unwrap();
+        std::fs::create_dir(src.join("program")).unwrap();
+        c.ok(&["rm", "tess:/src/program"]);
+        assert_eq!(put()[..2], [0, files - 1]);
+        let refused = c.run(&["put", "-r", "--checksum", "--skip-unchanged", src.to_str().unwrap(), "tess:/"]);
+        assert_eq!(refused.code, 2, "{refused:?}");
+    });
+}
+
 /// P14: a link that an earlier fetch left below the target does not lead a later one out of it, and modes give no rights.
 #[test]
 fn a_tree_does_not_lead_out_of_its_target() {

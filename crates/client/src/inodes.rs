@@ -1,7 +1,7 @@
 //! The content of files by inode number, for a mounted file system.
 
 use crate::client::Client;
-use crate::error::FileError;
+use crate::error::{Cause, FileError};
 use crate::memory::Means;
 use crate::read::ReadHandle;
 use crate::read::core::ReadParams;
@@ -10,7 +10,7 @@ use crate::write::input::Source;
 use crate::write::{Cancel, WriteHandle};
 use bytes::Bytes;
 use tessera_policy::Policy;
-use tessera_wire::meta::{CommitMode, LockFence, OpenRead};
+use tessera_wire::meta::{CommitMode, LockFence, OpenRead, SetAttr};
 
 /// What a commit depends on.
 #[derive(Debug, Clone, Copy, Default)]
@@ -54,6 +54,17 @@ impl Client {
             bulk: false,
         };
         ReadHandle::open(&self.context, params)
+    }
+
+    /// Changes permission bits, owner and modification time (ns since 1970) of an inode.
+    ///
+    /// # Errors
+    /// It is gone, or the manager refuses or does not answer.
+    pub fn set_inode_attributes(&self, ino: u64, owner: Owner, mtime_ns: i64) -> Result<(), FileError> {
+        let Owner { mode, uid, gid } = owner;
+        let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(mtime_ns));
+        let request = SetAttr { op_id: self.op_id(), ino, mode, uid, gid, mtime_ns, ..SetAttr::default() };
+        self.ask(&request).map(drop).map_err(|error| Cause::Refused(error).of(format!("inode {ino}")))
     }
 
     /// Replaces a file's content by `bytes`, as one version. `policy` is the file's, if known: small files then open

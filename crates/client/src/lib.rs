@@ -10,6 +10,7 @@
 //! [`read::core`]. Knobs are in [`config`], failures in [`error`].
 
 mod client;
+mod compare;
 pub mod config;
 mod context;
 mod driver;

@@ -232,6 +232,22 @@ impl Means {
         Means::take(context, file, Needs::new(policy.unwrap_or(&default), len_bytes, &context.options), cancel)
     }
 
+    /// Takes the share of a source of this length that is only read.
+    ///
+    /// # Errors
+    /// It was cancelled meanwhile.
+    pub fn of_input(
+        context: &Context,
+        file: &str,
+        policy: &Policy,
+        len_bytes: Option<u64>,
+        cancel: &Cancel,
+    ) -> Result<Means, FileError> {
+        let Needs { input: (least, _), .. } = Needs::new(policy, len_bytes, &context.options);
+        let needs = Needs { input: (least, least), parity: 0, ..Needs::new(policy, len_bytes, &context.options) };
+        Means::take(context, file, needs, cancel)
+    }
+
     /// As [`Means::of_write`], for a source that is read from the store.
     pub fn of_rewrite(
         context: &Context,

@@ -449,7 +449,7 @@ impl Client {
         Ok(WriteHandle::open(&self.context, params, options.cancel, means)?)
     }
 
-    fn write_params(
+    pub(crate) fn write_params(
         &self,
         path: &StorePath,
         options: &PutOptions<'_>,

@@ -11,6 +11,7 @@
 //! This crate never does I/O, keeps no state and reads no clock.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub mod content;
 pub mod frame;
 mod impls;
 pub mod message;

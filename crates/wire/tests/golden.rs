@@ -47,7 +47,7 @@ fn printers() -> BTreeMap<&'static str, Print> {
             HeartbeatReply, Inventory, InventoryReply, FileLock, SetLock, SetLockReply, TestLock, TestLockReply,
             CancelLock, HoldLocks, HoldLocksReply,
             PackedContent, Pack, PackedFile, ContentInfo, MovedContent, ListPacks, PackUse, ListPacksReply,
-            DescribeReads, DescribeReadsReply,
+            DescribeReads, DescribeReadsReply, FileDigest, CompareFiles, CompareFilesReply,
         }
         log {
             LoggedCommand, LogEntry,

@@ -49,6 +49,7 @@ Examples:
   tessera put movie.mkv tess:/films/             store a file under its name
   tessera put -r ~/src tess:/backup/             store a directory as tess:/backup/src
   tessera put -r --skip-unchanged ~/src tess:/backup/    again, and read only what has changed
+  tessera put -r --checksum ~/src tess:/backup/    again, compared by content, whatever the times say
   pg_dump db | tessera put - tess:/db.sql        store stdin
   tessera put -p redundancy=ec:6+2 -p lifetime=keep model.bin tess:/models/m1
   tessera put --if-version 42 notes tess:/notes  only if 42 is still the current version"
@@ -72,6 +73,10 @@ pub struct PutArgs {
     /// Do not read files that the store has with the same size, modification time, mode and owner. They keep their hints.
     #[arg(long, conflicts_with = "if_version")]
     pub skip_unchanged: bool,
+    /// Read every file, and send only those of which the store has not the content under their names; of the others set mode, owner and time if
+    /// these differ. They keep their hints.
+    #[arg(long, conflicts_with_all = ["if_version", "skip_unchanged"])]
+    pub checksum: bool,
     /// Files in transfer at once.
     #[arg(long, short, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
     pub jobs: u16,

@@ -4,6 +4,7 @@
 //! together, [`target`] decides the names under which things are stored. Each command has a module of its name.
 
 mod cat;
+mod checksum;
 mod get;
 pub mod holes;
 pub mod local;

@@ -1,5 +1,6 @@
 //! `tessera put`.
 
+use super::checksum;
 use super::holes::SparseSource;
 use super::local::{self, Kind, LocalEntry};
 use super::pool::{self, Tally};
@@ -89,16 +90,26 @@ pub fn put(args: PutArgs) -> Outcome {
     let (files, links): (Vec<Job>, Vec<Job>) = of_kind(jobs, |kind| matches!(kind, Kind::File(_)));
     let files_found = files.len();
     let mut all = [directories, files, links];
-    if args.skip_unchanged {
-        all = changed(&store, all, args.jobs.into())?;
+    let mut attributes = Vec::new();
+    if args.skip_unchanged || args.checksum {
+        let known = Known::list(&store, every(&all).filter_map(parent).collect(), args.jobs.into())?;
+        all = if args.checksum {
+            let [directories, files, links] = all;
+            let compared = checksum::compare(&store, &known, files, &condition, args.jobs.into(), out)?;
+            attributes = compared.attributes;
+            changed(&known, [directories, compared.files, links], |_| true)
+        } else {
+            changed(&known, all, |job| !known.has(&job.found, &job.to))
+        };
     }
     let [directories, files, links] = all;
-    let unchanged = files_found - files.len();
+    let (unchanged, attributes_set) = (files_found - files.len() - attributes.len(), attributes.len());
     let skipped = pool::note_skipped(out, special.iter().map(|job| job.found.path.display().to_string()));
     let (directory_count, link_count) = (directories.len(), links.len());
     let progress = Progress::bytes(out, "put", Some(files.iter().map(|job| job.found.len_bytes()).sum()));
     let sums = Sums::default();
-    let ran = carry_out(&store, [directories, files, links], &condition, args.jobs.into(), &progress, &sums);
+    let set = set_attributes(&store, attributes, args.jobs.into(), &progress);
+    let ran = carry_out(&store, [directories, files, links], &condition, args.jobs.into(), &progress, &sums).and(set);
     let ran = ran.and(Tally { failures, ..Tally::default() });
     let chunks_reduced = store.settle();
     progress.finish();
@@ -106,7 +117,7 @@ pub fn put(args: PutArgs) -> Outcome {
     if out.json {
         out.document(&json!({
             "files": ran.done, "bytes": bytes, "new_bytes": new_bytes, "directories": directory_count,
-            "symlinks": link_count, "unchanged": unchanged, "skipped": skipped, "failed": ran.failures.len(), "untried": ran.untried,
+            "symlinks": link_count, "unchanged": unchanged, "attributes_set": attributes_set, "skipped": skipped, "failed": ran.failures.len(), "untried": ran.untried,
             "chunks_reduced": chunks_reduced, "most_memory_bytes": store.most_memory_bytes(), "seconds": time.as_secs_f64(),
         }))?;
     } else if ran.done > 0 || ran.failures.is_empty() {
@@ -117,7 +128,7 @@ pub fn put(args: PutArgs) -> Outcome {
             units::bytes(new_bytes),
             units::duration(time),
             units::rate(bytes, time),
-            if args.skip_unchanged { format!(", {} unchanged", units::count(unchanged as u64)) } else { String::new() },
+            others(&args, unchanged as u64, attributes_set as u64),
             if skipped.is_empty() { String::new() } else { format!(", {} skipped", skipped.len()) },
         ));
     }
@@ -212,19 +223,50 @@ fn plan(sources: &[OsString], target: &Target<StorePath>, recursive: bool) -> Ou
     Ok((jobs, failures))
 }
 
-/// Directories, files and links without those that the store has. A directory in which something changes gets its time again.
-fn changed(store: &Store, [directories, files, links]: [Vec<Job>; 3], jobs: usize) -> Outcome<[Vec<Job>; 3]> {
-    let parent = |job: &Job| Some(job.to.split_last().ok()?.0);
-    let every = || directories.iter().chain(&files).chain(&links);
-    let known = Known::list(store, every().filter_map(parent).collect(), jobs)?;
-    let left = |jobs: Vec<Job>| jobs.into_iter().filter(|job| !known.has(&job.found, &job.to)).collect::<Vec<_>>();
-    let (files, links) = (left(files), left(links));
+/// What is said of files that are not stored.
+fn others(args: &PutArgs, unchanged: u64, attributes_set: u64) -> String {
+    let mut text = String::new();
+    if args.skip_unchanged || args.checksum {
+        text += &format!(", {} unchanged", units::count(unchanged));
+    }
+    if attributes_set > 0 {
+        text += &format!(", {} with other attributes", units::count(attributes_set));
+    }
+    text
+}
+
+fn every(all: &[Vec<Job>; 3]) -> impl Iterator<Item = &Job> {
+    all.iter().flatten()
+}
+
+fn parent(job: &Job) -> Option<StorePath> {
+    Some(job.to.split_last().ok()?.0)
+}
+
+/// Directories, files and links without those that the store has; `is_changed` says which files it has not. A directory in which something
+/// changes gets its time again.
+fn changed(
+    known: &Known,
+    [directories, files, links]: [Vec<Job>; 3],
+    is_changed: impl Fn(&Job) -> bool,
+) -> [Vec<Job>; 3] {
+    let files: Vec<Job> = files.into_iter().filter(is_changed).collect();
+    let links: Vec<Job> = links.into_iter().filter(|job| !known.has(&job.found, &job.to)).collect();
     let is_new = |job: &&Job| !known.has_directory(&job.to);
     let new = directories.iter().filter(is_new);
     let touched: BTreeSet<StorePath> = new.chain(&files).chain(&links).filter_map(parent).collect();
     let directories =
         directories.into_iter().filter(|job| touched.contains(&job.to) || !known.has(&job.found, &job.to));
-    Ok([directories.collect(), files, links])
+    [directories.collect(), files, links]
+}
+
+/// Sets mode, owner and time of files whose content the store has.
+fn set_attributes(store: &Store, files: Vec<(u64, Job)>, jobs: usize, progress: &Progress) -> Tally {
+    let set = |(ino, Job { found, .. }): (u64, Job)| {
+        let done = store.set_inode_attributes(ino, found.owner, found.mtime_ns);
+        done.map_err(|e| Failure::from(tessera_client::Error::from(e)).of(found.path.display()))
+    };
+    pool::run(files, |_| 0, jobs, set, |failure| progress.warn(failure))
 }
 
 fn carry_out(

@@ -40,7 +40,8 @@ impl Known {
         Ok(Known { directories: found.into_inner() })
     }
 
-    fn attr(&self, path: &StorePath) -> Option<&Attr> {
+    /// The attributes of what has this path.
+    pub fn attr(&self, path: &StorePath) -> Option<&Attr> {
         let (parent, name) = path.split_last().ok()?;
         self.directories.get(&parent)?.get(name)
     }
@@ -56,10 +57,17 @@ impl Known {
     }
 }
 
+/// Whether mode, owner and modification time are these.
+pub fn has_attributes(found: &LocalEntry, attr: &Attr) -> bool {
+    has_owner(found, attr) && attr.mode == found.owner.mode && attr.mtime_ns == found.mtime_ns
+}
+
+fn has_owner(found: &LocalEntry, attr: &Attr) -> bool {
+    (attr.uid, attr.gid) == (found.owner.uid, found.owner.gid)
+}
+
 fn is_same(found: &LocalEntry, attr: &Attr) -> bool {
-    let owner = found.owner;
-    let has_owner = (attr.uid, attr.gid) == (owner.uid, owner.gid);
-    let has_attributes = has_owner && attr.mode == owner.mode && attr.mtime_ns == found.mtime_ns;
+    let has_attributes = has_attributes(found, attr);
     match &found.kind {
         Kind::File(len) => {
             let is_settled = attr.ctime_ns.saturating_sub(found.mtime_ns) >= SETTLED_NS;
@@ -68,7 +76,7 @@ fn is_same(found: &LocalEntry, attr: &Attr) -> bool {
         Kind::Directory => attr.kind() == InodeKind::Directory && has_attributes,
         Kind::Symlink(target) => {
             let is_there = attr.kind() == InodeKind::Symlink && attr.symlink_target == *target;
-            is_there && has_owner && attr.mtime_ns == found.mtime_ns
+            is_there && has_owner(found, attr) && attr.mtime_ns == found.mtime_ns
         }
         Kind::Special => false,
     }

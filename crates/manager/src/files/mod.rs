@@ -2,6 +2,7 @@
 
 mod acks;
 pub mod commit;
+pub mod compare;
 pub mod expiry;
 pub mod one_shot;
 pub mod open;

@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::ctx::{Ctx, View};
 use crate::db::Db;
 use crate::error::{Failure, Result, refuse};
-use crate::files::{self, commit, expiry, open, reads, sessions, versions};
+use crate::files::{self, commit, compare, expiry, open, reads, sessions, versions};
 use crate::internal::*;
 use crate::log::{lease_effects as leases, records};
 use crate::map::delta;
@@ -225,6 +225,7 @@ table! {
         ListXattrs => |db, _, r| names::list_xattrs(db, r);
         ListVersions => |db, _, r| reads::list_versions(db, r);
         ListPacks => |db, _, r| reads::list_packs(db, r);
+        CompareFiles => |db, _, r| compare::compare_files(db, r);
     }
     reads {
         OpenRead => reads::open_read;

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod classes;
+mod compare;
 mod expiry;
 mod files;
 mod garbage;

@@ -1,9 +1,11 @@
 //! Packs: many files and one chunk in one commit.
 
+use crate::internal::{ChunksUnreadable, Internal};
 use crate::rig::{Rig, acks, chunk};
 use crate::tests::placement::register_with_free;
 use crate::tests::preallocated::redundancy;
 use std::collections::BTreeSet;
+use tessera_wire::content::Pieces;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Extent};
 
@@ -293,6 +295,27 @@ fn many_reads_are_described_at_once() {
     assert_eq!(reply.map.unwrap().pgs.iter().map(|pg| pg.pg_id).collect::<BTreeSet<_>>(), pgs);
     let request = DescribeReads { files: vec![open("first"); 129], known_map_version: 0 };
     assert_eq!(rig.ask(&request).unwrap_err().code(), Code::Invalid);
+}
+
+/// A file in a pack has the name of its contents; the pack must be durable.
+#[test]
+fn files_of_packs_are_compared_by_their_contents() {
+    let mut rig = Rig::new(4);
+    let request = commit(&mut rig, 1, pack(&[("first", &[1]), ("second", &[2, 3]), ("empty", &[])]));
+    let files = rig.ask(&request).unwrap().files;
+    let digest = |names: &[u8]| {
+        let mut pieces = Pieces::default();
+        names.iter().for_each(|name| pieces.named(25, &[*name; 32]));
+        blake3::hash(&pieces.finish()).as_bytes().to_vec()
+    };
+    let file = |i: usize, names: &[u8]| FileDigest { ino: files[i].ino, digest: digest(names) };
+    let asked = vec![file(0, &[100]), file(1, &[101, 102]), file(2, &[]), file(0, &[101]), file(1, &[101])];
+    let request = CompareFiles { files: asked };
+    assert_eq!(rig.ask(&request).unwrap().equal, [true, true, true, false, false]);
+    let pack_id = rig.read(1, "first").unwrap().extents.unwrap().chunks[0].chunk_id;
+    rig.core.propose(ChunksUnreadable { chunk_ids: vec![pack_id] }.propose());
+    rig.settle();
+    assert_eq!(rig.ask(&request).unwrap().equal, [false, false, true, false, false]);
 }
 
 /// P5: a store that writers have filled has room for packs that are written anew, so that space comes back.
