@@ -204,5 +204,6 @@ fn small_files_are_described_at_once_and_read_without_a_session() {
         assert!(get(i, described[i as usize].clone()).unwrap() == data(500, 100 + i), "file {i} as it is now");
     }
     assert_eq!(get(9, described[9].clone()).unwrap_err().code(), Code::NotFound);
+    assert_eq!(client.read_report().bad, 0, "what was removed is not bad");
     cluster.lock().check_all_stored();
 }

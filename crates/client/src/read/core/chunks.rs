@@ -56,7 +56,8 @@ impl ReadCore {
             .and_then(|class| Fetch::new(chunk, class, self.now));
         match made {
             Ok(fetch) => {
-                self.fetches.insert(chunk_id, ChunkRead { fetch, waiters: waiter.into_iter().collect(), keep });
+                let waiters = waiter.into_iter().collect();
+                self.fetches.insert(chunk_id, ChunkRead { fetch, waiters, keep, bad: Vec::new() });
                 self.step(chunk_id, Fetch::start);
             }
             Err(message) => {
@@ -79,7 +80,7 @@ impl ReadCore {
                     self.log_wait(cause);
                     self.look_aside(chunk_id);
                 }
-                Step::Bad(fragments) => self.report_bad(fragments),
+                Step::Bad(fragments) => self.note_bad(chunk_id, fragments),
                 Step::Late(node_id) => {
                     self.report.late += 1;
                     self.view.write().suspect(node_id, self.now, &self.options);
@@ -153,6 +154,14 @@ impl ReadCore {
         }
     }
 
+    /// Reports bad fragments. Without a session, a chunk may have been removed with its file: then they are no fault, and it is never read.
+    fn note_bad(&mut self, chunk_id: u64, bad: Vec<FragmentRef>) {
+        match self.fetches.get_mut(&chunk_id) {
+            Some(whole) if self.session.lease.id == 0 => whole.bad.extend(bad),
+            _ => self.report_bad(bad),
+        }
+    }
+
     /// Reports missing and corrupt fragments, for repair.
     pub(super) fn report_bad(&mut self, bad: Vec<FragmentRef>) {
         tracing::info!(file = %self.params.file, ?bad, "fragments missing or corrupt; reported for repair");
@@ -167,6 +176,9 @@ impl ReadCore {
 
     pub(super) fn whole_done(&mut self, chunk_id: u64, parts: Vec<Bytes>) {
         let Some(whole) = self.fetches.remove(&chunk_id) else { return };
+        if !whole.bad.is_empty() {
+            self.report_bad(whole.bad);
+        }
         if whole.keep {
             self.cache.insert(chunk_id, &parts, 2 * AHEAD_BYTES);
         }

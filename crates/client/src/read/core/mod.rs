@@ -290,6 +290,8 @@ struct ChunkRead {
     fetch: Fetch,
     waiters: Vec<Waiter>,
     keep: bool,
+    /// Bad fragments that are not reported before the chunk was read: nothing keeps it, so it may be gone altogether.
+    bad: Vec<FragmentRef>,
 }
 
 /// Reads whose chunk cannot be read, and which may find their bytes elsewhere.

@@ -213,7 +213,10 @@ impl ReadCore {
                 if matches!(error.code(), Code::NotFound | Code::Corrupt | Code::Io) {
                     let (chunk_id, fragment) = (read.chunk.chunk_id, part.number);
                     let disk_id = read.disk_of(fragment);
-                    self.report_bad(vec![FragmentRef { chunk_id, fragment, epoch: 0, disk_id }]);
+                    // Without a session the chunk may be gone: whoever reads all of it finds out.
+                    if self.session.lease.id != 0 {
+                        self.report_bad(vec![FragmentRef { chunk_id, fragment, epoch: 0, disk_id }]);
+                    }
                 }
             }
         }
