@@ -17,6 +17,7 @@ mod put;
 mod rewrite;
 mod show;
 mod small;
+mod stale;
 mod target;
 mod unchanged;
 

@@ -2,6 +2,7 @@
 //! comes from the store (P14).
 
 use super::local::is_root;
+use super::stale;
 use crate::cleanup;
 use crate::exit::{At, Exit, Outcome, bail, failure};
 use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags};
@@ -216,12 +217,14 @@ impl PartialFile {
     }
 
     fn beside(place: Place) -> Outcome<PartialFile> {
-        // A name may have the maximum length already, so the temporary name uses only part of it.
-        let name = place.name.as_bytes();
-        let mut prefix = [b".", &name[..name.len().min(200)]].concat();
-        prefix.extend(format!(".{:08x}.part", rand::random::<u32>()).bytes());
-        let (file, temporary) = cleanup::create(&place.directory, OsStr::from_bytes(&prefix)).at(&place.path)?;
-        Ok(PartialFile { file, temporary, place })
+        stale::sweep(&place.directory);
+        loop {
+            let name = stale::temporary_name(&place.name);
+            let (file, temporary) = cleanup::create(&place.directory, &name).at(&place.path)?;
+            if stale::lock(&file).at(&place.path)? {
+                return Ok(PartialFile { file, temporary, place });
+            }
+        }
     }
 
     /// The open file.
