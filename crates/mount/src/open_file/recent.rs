@@ -7,6 +7,7 @@ use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use tessera_failpoint as failpoint;
+use tessera_policy::Cache;
 
 /// A version that was opened once is kept for so long, ns: the manager records sessions that last for a second.
 const ONCE_NS: i64 = 800_000_000;
@@ -61,8 +62,12 @@ impl<B: Backend> RecentReaders<B> {
         })
     }
 
-    /// A version was opened as the current one at that time.
+    /// A version was opened as the current one at that time. Not of a file whose hints limit what clients keep in memory: a reader has
+    /// what it has read.
     pub fn keep(&self, ino: u64, reader: &Arc<B::Reader>, opened_ns: i64) {
+        if reader.opened().policy.iter().any(|hint| hint.name == "cache" && hint.value != Cache::Auto.to_string()) {
+            return;
+        }
         let mut kept = self.0.lock();
         let replaced = kept.readers.insert(ino, Recent { reader: reader.clone(), opened_ns, again: false });
         kept.ended.extend(replaced.map(|recent| recent.reader));
