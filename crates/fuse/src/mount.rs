@@ -104,6 +104,8 @@ pub enum MountError {
 
 /// KiB that the kernel reads ahead of a sequential reader.
 pub(crate) const READ_AHEAD_KIB: u32 = 8 << 10;
+/// Longest wait until the manager has closed the sessions of a mount that ends.
+const CLOSE_WITHIN: Duration = Duration::from_secs(1);
 /// Longest wait after the unmount for requests in progress.
 const LEAVE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -238,6 +240,9 @@ impl Mount {
                 done => done?,
             }
         }
+        // Sessions of files that were open a moment ago. An answer that nobody reads would break the connection off, and the manager would
+        // take the leases of this mount for used until they are over.
+        self.core.backend.client.close(CLOSE_WITHIN);
         Ok(failed)
     }
 }
