@@ -297,9 +297,10 @@ impl<'a> Population<'a> {
 
     /// How a group grows with the size of its units: by how much relative to what is in proportion to size. Strata of many units count by
     /// what they hold of the group, since files differ in what a byte holds, and a group of one file has nothing to do with
-    /// the sizes in others. Strata of small files count by what all of these hold ([`OWN_DENSITY_UNITS`]). Where sizes hardly vary, their covariance with the group tells nothing: one short unit at the end
-    /// of a file would decide it. There a group is taken to be proportional to size, so that it makes no difference whether
-    /// that unit was drawn. `sums` gives Σy and Σy·size.
+    /// the sizes in others. Strata of small files count by what all of these hold ([`OWN_DENSITY_UNITS`]). Where sizes hardly
+    /// vary, their covariance with the group tells nothing: one short unit at the end of a file would decide it. There a group
+    /// is taken to be proportional to size, so that it makes no difference whether that unit was drawn. `sums` gives Σy and
+    /// Σy·size.
     fn size_effect(&self, group: &[(usize, GroupMoments)], sums: impl Fn(&GroupMoments) -> (f64, f64)) -> SizeEffect {
         let weighted =
             |(h, m): &(usize, GroupMoments)| common_weight(&self.strata[*h]) * self.strata[*h].expansion() * sums(m).0;
@@ -447,7 +448,12 @@ mod tests {
     fn the_value_alone_is_that_of_the_estimate() {
         let (mut strata, mut group) = (Vec::new(), Vec::new());
         for h in 0..7usize {
-            let mut stratum = StratumSample { units: 40, size: 4000.0 + h as f64, ..Default::default() };
+            let mut stratum = StratumSample {
+                units: 40,
+                size: 4000.0 + h as f64,
+                of_several_files: h % 3 == 0,
+                ..Default::default()
+            };
             let mut moments = GroupMoments::default();
             for unit in 0..(3 * h + 2) {
                 let (size, y) = ((90 + unit * 7 % 13) as f64, (unit % 5 + h + 1) as f64);
