@@ -4,7 +4,7 @@
 use crate::backend::{Backend, Reader};
 use crate::mount::Mount;
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::sync::Arc;
 use tessera_failpoint as failpoint;
 use tessera_policy::Cache;
@@ -22,8 +22,6 @@ pub struct RecentReaders<B: Backend>(Mutex<Kept<B>>);
 struct Kept<B: Backend> {
     /// By file.
     readers: HashMap<u64, Recent<B>>,
-    /// Files and when they were opened, the oldest first; those that were replaced or dropped, too.
-    order: VecDeque<(u64, i64)>,
     /// To be dropped by [`RecentReaders::expire`].
     ended: Vec<Arc<B::Reader>>,
 }
@@ -43,7 +41,7 @@ impl<B: Backend> Recent<B> {
 
 impl<B: Backend> Default for RecentReaders<B> {
     fn default() -> RecentReaders<B> {
-        RecentReaders(Mutex::new(Kept { readers: HashMap::new(), order: VecDeque::new(), ended: Vec::new() }))
+        RecentReaders(Mutex::new(Kept { readers: HashMap::new(), ended: Vec::new() }))
     }
 }
 
@@ -71,8 +69,7 @@ impl<B: Backend> RecentReaders<B> {
         let mut kept = self.0.lock();
         let replaced = kept.readers.insert(ino, Recent { reader: reader.clone(), opened_ns, again: false });
         kept.ended.extend(replaced.map(|recent| recent.reader));
-        kept.order.push_back((ino, opened_ns));
-        while kept.order.len() > MAX_KEPT {
+        if kept.readers.len() > MAX_KEPT {
             kept.end_oldest();
         }
     }
@@ -95,9 +92,6 @@ impl<B: Backend> RecentReaders<B> {
             let over: Vec<u64> = kept.readers.iter().filter(|(_, r)| r.is_over(now_ns)).map(|(ino, _)| *ino).collect();
             let ended: Vec<_> = over.iter().filter_map(|ino| kept.readers.remove(ino)).map(|r| r.reader).collect();
             kept.ended.extend(ended);
-            if kept.readers.is_empty() {
-                kept.order.clear();
-            }
             std::mem::take(&mut kept.ended)
         };
     }
@@ -105,9 +99,7 @@ impl<B: Backend> RecentReaders<B> {
 
 impl<B: Backend> Kept<B> {
     fn end_oldest(&mut self) {
-        let Some((ino, opened_ns)) = self.order.pop_front() else { return };
-        if self.readers.get(&ino).is_some_and(|recent| recent.opened_ns == opened_ns) {
-            self.ended.extend(self.readers.remove(&ino).map(|recent| recent.reader));
-        }
+        let oldest = self.readers.iter().min_by_key(|(_, recent)| recent.opened_ns).map(|(ino, _)| *ino);
+        self.ended.extend(oldest.and_then(|ino| self.readers.remove(&ino)).map(|recent| recent.reader));
     }
 }
