@@ -11,10 +11,7 @@ use bytes::Bytes;
 use std::io::Read;
 use tessera_accel::hash::chunk_hash;
 use tessera_wire::content::Pieces;
-use tessera_wire::meta::{CompareFiles, FileDigest};
-
-/// Files of one request.
-const COMPARED_FILES: usize = 4_096;
+use tessera_wire::meta::{CompareFiles, FileDigest, MAX_FILES_COMPARED};
 
 impl Client {
     /// The digest of what would be stored at `path` with these hints, for [`Client::compare`].
@@ -48,7 +45,7 @@ impl Client {
     /// The manager refuses, or does not answer.
     pub fn compare(&self, files: &[(u64, [u8; 32])]) -> Result<Vec<bool>, Error> {
         let mut equal = Vec::with_capacity(files.len());
-        for some in files.chunks(COMPARED_FILES) {
+        for some in files.chunks(MAX_FILES_COMPARED) {
             let digest = |(ino, digest): &(u64, [u8; 32])| FileDigest { ino: *ino, digest: digest.to_vec() };
             let reply = self.ask(&CompareFiles { files: some.iter().map(digest).collect() })?;
             equal.extend(reply.equal.into_iter().chain(std::iter::repeat(false)).take(some.len()));

@@ -61,10 +61,14 @@ impl Client {
     /// # Errors
     /// It is gone, or the manager refuses or does not answer.
     pub fn set_inode_attributes(&self, ino: u64, owner: Owner, mtime_ns: i64) -> Result<(), FileError> {
-        let Owner { mode, uid, gid } = owner;
-        let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(mtime_ns));
-        let request = SetAttr { op_id: self.op_id(), ino, mode, uid, gid, mtime_ns, ..SetAttr::default() };
+        let request = self.set_owner_and_mtime(ino, owner, mtime_ns);
         self.ask(&request).map(drop).map_err(|error| Cause::Refused(error).of(format!("inode {ino}")))
+    }
+
+    pub(crate) fn set_owner_and_mtime(&self, ino: u64, owner: Owner, mtime_ns: i64) -> SetAttr {
+        let (op_id, Owner { mode, uid, gid }) = (self.op_id(), owner);
+        let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(mtime_ns));
+        SetAttr { op_id, ino, mode, uid, gid, mtime_ns, ..SetAttr::default() }
     }
 
     /// Replaces a file's content by `bytes`, as one version. `policy` is the file's, if known: small files then open

@@ -291,9 +291,7 @@ impl Client {
     /// # Errors
     /// As [`Client::stat`].
     pub fn set_attributes(&self, path: &StorePath, owner: Owner, mtime_ns: i64) -> Result<(), Error> {
-        let (ino, op_id, Owner { mode, uid, gid }) = (self.ino(path)?, self.op_id(), owner);
-        let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(mtime_ns));
-        self.ask_at("change", path, &SetAttr { op_id, ino, mode, uid, gid, mtime_ns, ..SetAttr::default() }).map(drop)
+        self.ask_at("change", path, &self.set_owner_and_mtime(self.ino(path)?, owner, mtime_ns)).map(drop)
     }
 
     /// Hints set on a file or directory: name and value.

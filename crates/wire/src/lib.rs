@@ -42,6 +42,9 @@ pub mod meta {
     /// A change of a file with more names than this recalls not all listings that show its attributes: a client with a lease on one
     /// does not cache these attributes.
     pub const MAX_LISTINGS_RECALLED: u32 = 64;
+
+    /// Files of one [`CompareFiles`].
+    pub const MAX_FILES_COMPARED: usize = 4_096;
 }
 
 /// Requests to a node.

@@ -14,10 +14,8 @@ use crate::namespace::inodes;
 use std::collections::HashMap;
 use tessera_wire::Extent;
 use tessera_wire::content::Pieces;
-use tessera_wire::meta::{CompareFiles, CompareFilesReply, FileDigest};
+use tessera_wire::meta::{CompareFiles, CompareFilesReply, FileDigest, MAX_FILES_COMPARED};
 
-/// Files of one request.
-const MOST_COMPARED: usize = 4_096;
 /// Extents of a file. A longer one is stored again, which sends nothing that is known.
 const MOST_EXTENTS_COMPARED: usize = 16_384;
 
@@ -46,8 +44,10 @@ struct Comparison<'a> {
 /// There are too many files, a page is damaged, or the database fails.
 pub fn compare_files(db: &Db, request: &CompareFiles) -> Result<CompareFilesReply> {
     let files = request.files.len();
-    if files > MOST_COMPARED {
-        return invalid(format!("{files} files to compare, at most {MOST_COMPARED} at once; send several requests"));
+    if files > MAX_FILES_COMPARED {
+        return invalid(format!(
+            "{files} files to compare, at most {MAX_FILES_COMPARED} at once; send several requests"
+        ));
     }
     let (caches, any_missing) = (Caches::default(), missing::any(db)?);
     let mut comparison = Comparison { db, caches, any_missing, chunks: HashMap::new() };

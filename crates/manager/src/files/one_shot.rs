@@ -163,20 +163,20 @@ fn fill(
     let scope = dedup::scope(policy, session.ino);
     let mut known = HashMap::new();
     for (&preallocated_id, name) in request.preallocated_ids.iter().zip(&open_request.chunks) {
-        let pg_id = match is_of_known(preallocated_id) {
-            true => 0,
-            false => preallocated_group(ctx, session, class.class_id, preallocated_id)?,
+        let preallocated = match is_of_known(preallocated_id) {
+            true => None,
+            false => Some(preallocated_group(ctx, session, class.class_id, preallocated_id)?),
         };
         if let Some(there) = question.reuse(ctx, name, None)?.filter(|a| a.state() == ChunkState::Durable) {
             known.insert(preallocated_id, there.chunk_id);
             continue;
         }
-        if is_of_known(preallocated_id) {
+        let Some(pg_id) = preallocated else {
             return refuse(
                 Code::SessionExpired,
                 "content that was stored before is gone, or not complete; open the file",
             );
-        }
+        };
         table::name_preallocated(ctx, preallocated_id, (pg_id, class.class_id), name, scope)?;
     }
     Ok(known)
