@@ -3,7 +3,7 @@
 mod common;
 
 use common::mounted::{Mounted, can_mount};
-use common::{Cluster, Special, eventually};
+use common::{Cluster, Special, eventually, http};
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -234,6 +234,35 @@ fn times(m: &Mounted, name: &str) -> (i64, i64) {
 }
 
 /// Backup programs go by the change time.
+/// The next mount would wait for a lease that is left, which here is longer than the test does.
+#[test]
+fn an_unmount_leaves_no_lease() {
+    let c = Cluster::start_special(6, Special { manager: vec!["lease_entry_ms=600000"], ..Special::default() });
+    if !can_mount(&c) {
+        return;
+    }
+    let leases = || {
+        let text = http(c.manager.as_ref().unwrap().metrics.as_ref().unwrap(), "/metrics");
+        let found = text.lines().find_map(|line| line.strip_prefix("tessera_manager_leases "));
+        found.expect("a number of leases").trim().parse::<u64>().unwrap()
+    };
+    for round in 0..5 {
+        let mut m = Mounted::new(&c, &format!("mnt{round}"), &[]);
+        for i in 0..20 {
+            let path = m.at(&format!("{round}-{i}"));
+            fs::write(&path, data(i, 3_000)).unwrap();
+            assert!(fs::read(&path).unwrap() == data(i, 3_000));
+        }
+        // Read by a mount that has not written it: its session is kept for a moment.
+        for i in 0..20 * u64::from(round > 0) {
+            assert!(fs::read(m.at(&format!("{}-{i}", round - 1))).unwrap() == data(i, 3_000));
+        }
+        eventually("the mount has leases", || leases() > 0);
+        assert!(m.daemon.stop().success());
+        eventually("leases end with the mount", || leases() == 0);
+    }
+}
+
 #[test]
 fn a_file_has_the_same_times_on_every_mount_and_after_a_remount() {
     let c = Cluster::start(6);
