@@ -5,7 +5,8 @@
     python3 bench/sampling.py --gigabytes 0.5 --rounds 1
     python3 bench/sampling.py --report                 measures nothing, writes the page again from sampling_peers.json
 
-The first run downloads Debian's source packages (apt) and the peers (pip) into --dir. Writes bench/results/sampling_peers.md and .json.
+The first run downloads Debian's source packages (apt) and the peers (pip) into --dir. Writes bench/results/sampling_peers.md and .json;
+every answer is in --dir/answers.jsonl as soon as it came.
 """
 
 import argparse
@@ -102,9 +103,11 @@ def main():
         result = {"machine": machine.describe({"data": config.dir}), "load": machine.load_average(), "rounds": config.rounds,
                   "spark_rounds": config.spark_rounds}
         rows, known = [], {}
-        for row in measure(config, result):
-            rows.append(row)
-            check(row, known)
+        with open(os.path.join(config.dir, "answers.jsonl"), "w") as answers:
+            for row in measure(config, result):
+                print(json.dumps(row), file=answers, flush=True)
+                rows.append(row)
+                check(row, known)
         for row in rows:
             truth = known[row["question"]]
             row["error"] = max(samplingtext.errors(row, truth))
