@@ -103,9 +103,9 @@ impl TableProvider for FileTable {
         let (records, reading, projection) = (self.records.clone(), self.reading.clone(), projection.cloned());
         let begin = move || {
             let reader: Reader = records.reader(projection.as_ref())?;
-            Ok(read_all(&records, reader, &reading))
+            Ok(vec![read_all(&records, reader, &reading)])
         };
-        scan(schema, None, limit, begin)
+        scan(schema, None, limit, (1, Box::new(begin)))
     }
 }
 
@@ -142,25 +142,50 @@ impl TableProvider for SampledTable {
         let place = |column: &usize| columns.iter().position(|read| read == column).unwrap_or(columns.len());
         let order: Vec<usize> = wanted.iter().map(place).collect();
         let sample = self.sample.clone();
+        let streams = sample.streams();
         let begin = move || Ok(sample.step(sample.records().reader(Some(&columns))?));
-        scan(read, Some(&order), None, begin)
+        scan(read, Some(&order), None, (streams, Box::new(begin)))
     }
 }
+
+/// Begins to read, in several streams.
+type Begin = Box<dyn FnMut() -> Result<Vec<Batches>, Error> + Send>;
 
 fn scan(
     schema: SchemaRef,
     projection: Option<&Vec<usize>>,
     limit: Option<usize>,
-    begin: impl Fn() -> Result<Batches, Error> + Send + Sync + 'static,
+    (streams, begin): (usize, Begin),
 ) -> Result<Arc<dyn ExecutionPlan>> {
-    let partition = Arc::new(Partition { schema: schema.clone(), begin: Box::new(begin) });
-    Ok(Arc::new(StreamingTableExec::try_new(schema, vec![partition], projection, [], false, limit)?))
+    let reading = Arc::new(Mutex::new(Streams { begin, begun: Vec::new() }));
+    let partition = |number| -> Arc<dyn PartitionStream> {
+        Arc::new(Partition { schema: schema.clone(), number, reading: reading.clone() })
+    };
+    let partitions = (0..streams).map(partition).collect();
+    Ok(Arc::new(StreamingTableExec::try_new(schema.clone(), partitions, projection, [], false, limit)?))
 }
 
 /// What is read when the engine executes a scan.
+struct Streams {
+    begin: Begin,
+    /// Those of the last execution that nobody has taken yet.
+    begun: Vec<Option<Batches>>,
+}
+
+impl Streams {
+    /// One of the streams. Reading begins anew if it was taken before.
+    fn take(&mut self, number: usize) -> Result<Batches, Error> {
+        if !matches!(self.begun.get(number), Some(Some(_))) {
+            self.begun = (self.begin)()?.into_iter().map(Some).collect();
+        }
+        Ok(self.begun[number].take().expect("as many streams as the plan has"))
+    }
+}
+
 struct Partition {
     schema: SchemaRef,
-    begin: Box<dyn Fn() -> Result<Batches, Error> + Send + Sync>,
+    number: usize,
+    reading: Arc<Mutex<Streams>>,
 }
 
 impl fmt::Debug for Partition {
@@ -175,7 +200,7 @@ impl PartitionStream for Partition {
     }
 
     fn execute(&self, _: Arc<TaskContext>) -> SendableRecordBatchStream {
-        let mut begun = (self.begin)();
+        let mut begun = self.reading.lock().take(self.number);
         let mut failed = false;
         let next = move |context: &mut std::task::Context<'_>| match &mut begun {
             Ok(batches) => batches.poll_recv(context),

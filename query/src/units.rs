@@ -7,7 +7,7 @@ use crate::show::Watch;
 use datafusion::arrow::array::{ArrayRef, RecordBatch, RecordBatchOptions, UInt64Array};
 use datafusion::arrow::datatypes::{DataType, Field, Schema, SchemaRef};
 use datafusion::error::DataFusionError;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::sync::Arc;
 use std::time::Duration;
 use tessera_sampling::Error as SamplingError;
@@ -32,13 +32,30 @@ const TICK: Duration = Duration::from_millis(200);
 pub type Batches = mpsc::Receiver<Result<RecordBatch, DataFusionError>>;
 type Sender = mpsc::Sender<Result<RecordBatch, DataFusionError>>;
 
+/// Where units are sent: all of a unit through one channel, with no other unit in between.
+struct Out(Vec<Mutex<Sender>>);
+
+impl Out {
+    fn new(senders: impl IntoIterator<Item = Sender>) -> Out {
+        Out(senders.into_iter().map(Mutex::new).collect())
+    }
+
+    /// A channel through which nothing is sent now, or one that has its turn.
+    fn channel(&self, number: u64) -> MutexGuard<'_, Sender> {
+        let first = (number % self.0.len() as u64) as usize;
+        let (before, from) = self.0.split_at(first);
+        let free = from.iter().chain(before).find_map(Mutex::try_lock);
+        free.unwrap_or_else(|| self.0[first].lock())
+    }
+}
+
 /// A format that sends what it counts.
 struct Sending {
     reader: Reader,
     /// With a column that names the unit.
     numbered: Option<SchemaRef>,
     /// None between two steps of a sample. A unit holds it while it is sent, so that none is sent in part.
-    out: RwLock<Option<Sender>>,
+    out: RwLock<Option<Out>>,
     arrived: Mutex<Vec<Unit>>,
 }
 
@@ -71,13 +88,15 @@ impl Format for Sending {
     fn tally(&self, block: &Block, _: &str, _: &mut UnitTally<'_>) -> Result<(), SamplingError> {
         let out = self.out.read();
         // The sample has ended.
-        let Some(sender) = &*out else { return Ok(()) };
+        let Some(out) = &*out else { return Ok(()) };
         let unit = {
             let mut arrived = self.arrived.lock();
             arrived.push(block.unit);
             arrived.len() as u64 - 1
         };
-        for batch in self.reader.decode(block)? {
+        let batches = self.reader.decode(block)?;
+        let sender = out.channel(unit);
+        for batch in batches {
             // The SQL engine has enough batches, and dropped its end of the channel.
             let ended = || SamplingError::Question("nobody reads the table any more".to_string());
             sender.blocking_send(self.numbered(&batch, unit)).map_err(|_| ended())?;
@@ -108,7 +127,7 @@ pub fn read_all(records: &Records, reader: Reader, reading: &Reading) -> Batches
     let (send, receive) = mpsc::channel(WAITING);
     let (source, reading) = (records.source.clone(), reading.clone());
     let layout = Layout::of(&*source, &**reader.cut(), WHOLE_UNIT_BYTES);
-    let out = RwLock::new(Some(send.clone()));
+    let out = RwLock::new(Some(Out::new([send.clone()])));
     let sending = Arc::new(Sending { reader, numbered: None, out, arrived: Mutex::default() });
     spawn("scan", move || {
         let engine = Engine::start(source.clone(), sending.clone(), Schedule::whole(layout), &reading.options());
@@ -198,17 +217,24 @@ impl Sample {
         self.state.lock().needed = units;
     }
 
-    /// Begins a step: the batches of the units that are new. `reader` must read the same columns in each step.
-    pub fn step(&self, reader: Reader) -> Batches {
-        let (send, receive) = mpsc::channel(WAITING);
+    /// Number of streams of a step.
+    pub fn streams(&self) -> usize {
+        self.reading.threads.max(1)
+    }
+
+    /// Begins a step: the batches of the units that are new, each unit in one stream. `reader` must read the same columns in
+    /// each step.
+    pub fn step(&self, reader: Reader) -> Vec<Batches> {
+        let (senders, receivers): (Vec<Sender>, _) = (0..self.streams()).map(|_| mpsc::channel(WAITING)).unzip();
+        let out = Out::new(senders.iter().cloned());
         let mut state = self.state.lock();
         let needed = state.needed;
         let running = match &state.running {
             Some(running) => {
-                *running.sending.out.write() = Some(send.clone());
+                *running.sending.out.write() = Some(out);
                 running.clone()
             }
-            None => state.running.insert(Arc::new(self.start(reader, needed, send.clone()))).clone(),
+            None => state.running.insert(Arc::new(self.start(reader, needed, out))).clone(),
         };
         drop(state);
         let (drop, reading, source) = (self.drop, self.reading.clone(), self.records.source.clone());
@@ -216,7 +242,7 @@ impl Sample {
             let mut is_asked = false;
             let read = running.engine.run(|_, progress| {
                 reading.watch.show(progress);
-                if reading.watch.is_interrupted() || send.is_closed() {
+                if reading.watch.is_interrupted() || senders.iter().any(Sender::is_closed) {
                     return Next::Stop;
                 }
                 if progress.complete && progress.needed_units < needed && !is_asked {
@@ -226,20 +252,22 @@ impl Sample {
                 if progress.complete { Next::Stop } else { Next::Go }
             });
             running.sending.close();
-            if let Err(error) = read.and_then(|_| source.check_unchanged()) {
-                let _ = send.blocking_send(Err(Error::from(error).into()));
+            let read = read.and_then(|_| source.check_unchanged());
+            // If a stream has failed, reading has for that reason, which is the one to tell.
+            if let (Err(error), false) = (read, senders.iter().any(Sender::is_closed)) {
+                let _ = senders[0].blocking_send(Err(Error::from(error).into()));
             }
         });
-        receive
+        receivers
     }
 
-    fn start(&self, reader: Reader, needed: u64, send: Sender) -> Running {
+    fn start(&self, reader: Reader, needed: u64, out: Out) -> Running {
         let source = self.records.source.clone();
         let layout = Layout::of(&*source, &**reader.cut(), self.unit_bytes);
         let mut schedule = Schedule::new(layout.clone(), Shares::Equal, self.reading.seed);
         schedule.need(needed, self.drop);
         let numbered = Some(numbered_schema(reader.schema()));
-        let sending = Arc::new(Sending { reader, numbered, out: RwLock::new(Some(send)), arrived: Mutex::default() });
+        let sending = Arc::new(Sending { reader, numbered, out: RwLock::new(Some(out)), arrived: Mutex::default() });
         let engine = Engine::start(source, sending.clone(), schedule, &self.reading.options());
         Running { engine, sending, layout }
     }
@@ -250,6 +278,14 @@ impl Sample {
         let Some(running) = &state.running else { return Vec::new() };
         let arrived = running.sending.arrived.lock();
         arrived[from..].iter().map(|unit| (*unit, running.layout.stratum_of(unit))).collect()
+    }
+
+    /// A unit that arrived, and its stratum.
+    pub fn unit(&self, number: u64) -> Option<(Unit, usize)> {
+        let state = self.state.lock();
+        let running = state.running.as_ref()?;
+        let unit = *running.sending.arrived.lock().get(number as usize)?;
+        Some((unit, running.layout.stratum_of(&unit)))
     }
 
     /// How far it is.

@@ -1,10 +1,11 @@
 //! Estimates as a table, in the place of the aggregate.
 
-use super::moments::{Groups, column};
+use super::groups::Groups;
 use super::plan::{Estimable, interval_names, unqualified};
 use crate::error::Error;
 use crate::spans;
-use datafusion::arrow::array::{Array, ArrayRef, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::array::{Array, ArrayRef, Float64Array, RecordBatch, RecordBatchOptions};
+use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType, Field, Schema};
 use datafusion::common::Column;
 use datafusion::datasource::{MemTable, provider_as_source};
@@ -76,4 +77,11 @@ fn columns_of(
         column(estimates.iter().map(|e| end(e, rounded(e.low, f64::floor))), of_type)?,
         column(estimates.iter().map(|e| end(e, rounded(e.high, f64::ceil))), of_type)?,
     ])
+}
+
+/// A column of values in the type of an aggregate; null is what is not finite, or does not fit the type.
+fn column(values: impl Iterator<Item = f64>, of_type: &DataType) -> Result<ArrayRef, Error> {
+    let finite = |value: f64| value.is_finite().then_some(value);
+    let floats: Float64Array = values.map(finite).collect();
+    cast(&floats, of_type).map_err(|error| Error::Engine(error.to_string()))
 }

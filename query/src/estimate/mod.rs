@@ -1,18 +1,23 @@
 //! Aggregates from a sample: counts, sums and means with intervals.
 //!
-//! A query that groups the rows of one table is split at its aggregate ([`plan`]). Below, the engine aggregates each
-//! sampled unit for itself; the sums of units are what `tessera_sampling::estimate` estimates from ([`moments`]). Above,
-//! the engine goes on with the estimates as if they were the aggregates ([`answer`]).
+//! A query that groups the rows of one table is split at its aggregate ([`plan`]). Below, the engine computes the groups and the
+//! values of the rows of sampled units, which are counted ([`count`]) as those of `tessera sample` are, and estimated from
+//! ([`groups`]). Above, the engine goes on with the estimates as if they were the aggregates ([`answer`]).
 
 mod answer;
-mod moments;
+mod count;
+mod groups;
+mod keys;
 mod plan;
 
 use crate::args::Amount;
 use crate::error::Error;
 use crate::units::{Reading, Sample};
+use count::Counter;
 use datafusion::arrow::array::RecordBatch;
+use datafusion::execution::SendableRecordBatchStream;
 use datafusion::prelude::SessionContext;
+use groups::{Counted, Needed};
 use std::sync::Arc;
 use tessera_sampling::answer::{Step, is_out_of_reach, next_step, pilot_units, unseen_units};
 use tessera_sampling::engine::Progress;
@@ -85,37 +90,63 @@ pub async fn estimate(
         return Ok(Outcome::ReadEverything(NEARLY_EVERYTHING.to_string()));
     }
     sample.need(first);
-    let of_units = query.of_units(&sample)?;
-    let mut moments = moments::Moments::new(query, &layout)?;
+    let of_rows = query.of_rows(&sample)?;
+    let new_counter = || Counter::new(query, &layout);
+    let mut counters = (0..sample.streams()).map(|_| new_counter()).collect::<Result<Vec<Counter>, Error>>()?;
     let mut units = 0;
-    loop {
-        let batches = context.execute_logical_plan(of_units.clone()).await?.collect().await?;
+    let needed = loop {
+        let streams = context.execute_logical_plan(of_rows.clone()).await?.execute_stream_partitioned().await?;
+        counters = count_all(counters, streams, &sample).await?;
         let arrived = sample.arrived(units);
-        moments.add(&batches, &arrived, units)?;
+        count::end_step(&mut counters, &arrived, units);
         units += arrived.len();
-        let step = match terms.amount {
+        let (step, needed) = match terms.amount {
             Amount::Error(error) if !reading.watch.is_interrupted() => {
                 let progress = Progress { units: units as u64, ..sample.progress() };
-                let factor = moments.needed_factor(error, terms);
-                if let Some(reason) = too_many_groups(&moments, terms, error, progress).filter(|_| factor > 1.0) {
+                let found = Counted::of(query, &counters, terms.confidence).needed(error, terms);
+                if let Some(reason) = too_many_groups(found, terms, error, progress) {
                     return Ok(Outcome::ReadEverything(reason));
                 }
-                next_step(factor, sample.progress())
+                (next_step(found.factor, sample.progress()), Some(found))
             }
-            _ => Step::Enough,
+            _ => (Step::Enough, None),
         };
         match step {
-            Step::Enough => break,
+            Step::Enough => break needed,
             Step::Units(units) => sample.need(units),
             Step::Everything => return Ok(Outcome::ReadEverything(NEARLY_EVERYTHING.to_string())),
         }
+    };
+    let counted = Counted::of(query, &counters, terms.confidence);
+    let progress = Progress { units: units as u64, ..sample.progress() };
+    let reached = match terms.amount {
+        Amount::Error(error) => needed.unwrap_or_else(|| counted.needed(error, terms)).factor <= 1.0,
+        _ => has_its_share(progress),
+    };
+    finish(context, query, &counted, terms.confidence, (progress, reached)).await
+}
+
+/// Each stream is counted by a task of its own. There are fewer streams than counters if the engine need not read.
+async fn count_all(
+    counters: Vec<Counter>,
+    streams: Vec<SendableRecordBatchStream>,
+    sample: &Arc<Sample>,
+) -> Result<Vec<Counter>, Error> {
+    assert!(streams.len() <= counters.len(), "the plan has the streams of its table");
+    let mut rest = counters;
+    let counters: Vec<Counter> = rest.drain(..streams.len()).collect();
+    let count = |(counter, stream): (Counter, _)| tokio::spawn(counter.count(stream, sample.clone()));
+    let tasks: Vec<_> = counters.into_iter().zip(streams).map(count).collect();
+    let mut counted: Vec<Result<Counter, Error>> = rest.into_iter().map(Ok).collect();
+    for task in tasks {
+        counted.push(task.await.unwrap_or_else(|failed| std::panic::resume_unwind(failed.into_panic())));
     }
-    finish(context, query, terms, &moments, Progress { units: units as u64, ..sample.progress() }).await
+    counted.into_iter().collect()
 }
 
 /// Why no sample of a part can tell enough of any group.
-fn too_many_groups(moments: &moments::Moments, terms: &Terms, error: f64, progress: Progress) -> Option<String> {
-    let most = moments.most_units().filter(|_| terms.top > 0)?;
+fn too_many_groups(needed: Needed, terms: &Terms, error: f64, progress: Progress) -> Option<String> {
+    let most = needed.most_units.filter(|_| terms.top > 0 && needed.factor > 1.0)?;
     let is_hopeless = is_out_of_reach(most, error, terms.confidence, progress);
     is_hopeless.then(|| {
         format!("no group is in more than {most} of the first {} units, so {NEARLY_EVERYTHING}", progress.units)
@@ -130,23 +161,19 @@ fn has_its_share(progress: Progress) -> bool {
 async fn finish(
     context: &SessionContext,
     query: &Estimable,
-    terms: &Terms,
-    moments: &moments::Moments,
-    progress: Progress,
+    counted: &Counted<'_>,
+    confidence: f64,
+    (progress, reached): (Progress, bool),
 ) -> Result<Outcome, Error> {
-    let groups = moments.estimate(terms.confidence)?;
+    let groups = counted.estimate()?;
     let plan = query.above(answer::plan(query, &groups)?)?;
-    let reached = match terms.amount {
-        Amount::Error(error) => moments.needed_factor(error, terms) <= 1.0,
-        _ => has_its_share(progress),
-    };
     Ok(Outcome::Estimated(Box::new(Estimated {
         batches: context.execute_logical_plan(plan).await?.collect().await?,
         progress,
         groups: groups.len(),
         rare_groups: groups.without_intervals(),
         partly_rare_groups: groups.lacking_intervals() - groups.without_intervals(),
-        unseen_units: unseen_units(terms.confidence, moments.strata()),
+        unseen_units: unseen_units(confidence, counted.strata()),
         reached,
     })))
 }

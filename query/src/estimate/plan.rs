@@ -12,11 +12,10 @@ use datafusion::arrow::datatypes::DataType;
 use datafusion::common::{Column, DFSchema};
 use datafusion::datasource::{provider_as_source, source_as_provider};
 use datafusion::error::Result;
-use datafusion::functions_aggregate::expr_fn;
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{
-    Aggregate, Expr, ExprFunctionExt, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias,
-    TableScan, cast, col,
+    Aggregate, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias, TableScan, cast, col,
+    lit, when,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -26,12 +25,23 @@ use tessera_sampling::estimate::Quantity;
 pub type Reason = String;
 
 /// An aggregate that is estimated.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Copy)]
 pub struct Asked {
     /// What is estimated.
     pub quantity: Quantity,
-    argument: Expr,
-    filter: Option<Box<Expr>>,
+    /// The number of its measure.
+    pub measure: usize,
+}
+
+/// What is counted of a row. Several aggregates may have one measure, as the sum and the mean of a column.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Measure {
+    /// All rows are counted.
+    Rows,
+    /// The rows where this is not null are counted.
+    Count(Expr),
+    /// These numbers are added up, and counted where they are not null.
+    Values(Expr),
 }
 
 /// A query that can be estimated.
@@ -41,6 +51,8 @@ pub struct Estimable {
     records: Arc<Records>,
     /// Its aggregates, in their order.
     pub asked: Vec<Asked>,
+    /// Their measures.
+    pub measures: Vec<Measure>,
 }
 
 /// Looks for the parts of a query that can be estimated.
@@ -65,18 +77,20 @@ pub fn recognize(top: &LogicalPlan) -> Result<Estimable, Reason> {
     if aggregate.group_expr.iter().any(|key| matches!(key, Expr::GroupingSet(_))) {
         return Err("it has grouping sets".to_string());
     }
-    let asked = aggregate
-        .aggr_expr
-        .iter()
-        .map(|expr| asked(expr, aggregate.input.schema()))
-        .collect::<Result<Vec<Asked>, Reason>>()?;
+    let (mut asked, mut measures) = (Vec::new(), Vec::new());
+    for expr in &aggregate.aggr_expr {
+        let (quantity, measure) = measured(expr, aggregate.input.schema())?;
+        let known = measures.iter().position(|known| *known == measure);
+        asked.push(Asked { quantity, measure: known.unwrap_or(measures.len()) });
+        measures.extend(known.is_none().then_some(measure));
+    }
     if asked.is_empty() {
         return Err("it has no aggregate but the list of groups, of which a sample misses some".to_string());
     }
     let records = table_below(&aggregate.input)?;
     let estimates = estimates_of(&aggregate);
     computes_with(top, &estimates)?;
-    Ok(Estimable { top: top.clone(), aggregate, records, asked })
+    Ok(Estimable { top: top.clone(), aggregate, records, asked, measures })
 }
 
 fn named(plan: &LogicalPlan) -> String {
@@ -103,7 +117,8 @@ fn refuse_subqueries(plan: &LogicalPlan) -> Result<(), Reason> {
     if plan.expressions().iter().any(has) { Err("it has a subquery in an expression".to_string()) } else { Ok(()) }
 }
 
-fn asked(expr: &Expr, input: &DFSchema) -> Result<Asked, Reason> {
+/// What an aggregate estimates, and of what.
+fn measured(expr: &Expr, input: &DFSchema) -> Result<(Quantity, Measure), Reason> {
     let Expr::AggregateFunction(AggregateFunction { func, params }) = expr.clone().unalias() else {
         return Err(format!("{expr} is no aggregate"));
     };
@@ -118,9 +133,24 @@ fn asked(expr: &Expr, input: &DFSchema) -> Result<Asked, Reason> {
         Ok([argument]) if quantity != Quantity::Count && is_interval(&argument, input) => {
             Err(format!("a {} of intervals cannot be estimated: months and days have no fixed length", func.name()))
         }
-        Ok([argument]) => Ok(Asked { quantity, argument, filter: params.filter }),
+        Ok([argument]) => measure(quantity, argument, params.filter.map(|filter| *filter))
+            .map(|measure| (quantity, measure))
+            .map_err(|error| error.to_string()),
         Err(_) => Err(format!("{} of several columns cannot be estimated", func.name())),
     }
+}
+
+fn measure(quantity: Quantity, argument: Expr, filter: Option<Expr>) -> Result<Measure> {
+    let value = match (quantity, &argument) {
+        (Quantity::Count, Expr::Literal(value, _)) if !value.is_null() && filter.is_none() => return Ok(Measure::Rows),
+        (Quantity::Count, _) => when(argument.is_not_null(), lit(1.0)).end()?,
+        _ => cast(argument, DataType::Float64),
+    };
+    let value = match filter {
+        Some(filter) => when(filter, value).end()?,
+        None => value,
+    };
+    Ok(if quantity == Quantity::Count { Measure::Count(value) } else { Measure::Values(value) })
 }
 
 fn is_interval(argument: &Expr, input: &DFSchema) -> bool {
@@ -209,6 +239,11 @@ impl Estimable {
         self.aggregate.group_expr.len()
     }
 
+    /// Their types.
+    pub fn key_types(&self) -> Vec<DataType> {
+        self.aggregate.schema.fields()[..self.keys()].iter().map(|field| field.data_type().clone()).collect()
+    }
+
     /// A column of the query that has the name of an end of an interval: the column and the estimate.
     pub fn name_taken(&self) -> Option<(String, String)> {
         let estimates = estimates_of(&self.aggregate);
@@ -226,29 +261,19 @@ impl Estimable {
         None
     }
 
-    /// The plan that aggregates each unit of a sample for itself. It gives the columns of the group, the unit, and for each
-    /// aggregate the number of its values and, unless it is a count, their sum.
-    pub fn of_units(&self, sample: &Arc<Sample>) -> Result<LogicalPlan> {
+    /// The plan that gives of each row of a sample the columns of its group, its unit, and the measures, but not that of all rows.
+    pub fn of_rows(&self, sample: &Arc<Sample>) -> Result<LogicalPlan> {
         let table = Arc::new(SampledTable { sample: sample.clone() });
         let input = carry(&self.aggregate.input, &table)?;
-        let unit = unit_of(&input)?;
-        let mut sums = Vec::new();
-        for (i, asked) in self.asked.iter().enumerate() {
-            let filtered = |sum: Expr, name: String| -> Result<Expr> {
-                let sum = match &asked.filter {
-                    Some(filter) => sum.filter((**filter).clone()).build()?,
-                    None => sum,
-                };
-                Ok(sum.alias(name))
-            };
-            sums.push(filtered(expr_fn::count(asked.argument.clone()), format!("n{i}"))?);
-            if asked.quantity != Quantity::Count {
-                let value = cast(asked.argument.clone(), DataType::Float64);
-                sums.push(filtered(expr_fn::sum(value), format!("s{i}"))?);
-            }
-        }
-        let keys = self.aggregate.group_expr.iter().cloned().chain([Expr::Column(unit)]);
-        LogicalPlanBuilder::from(input).aggregate(keys.collect::<Vec<_>>(), sums)?.build()
+        let unit = Expr::Column(unit_of(&input)?);
+        let values = self.measures.iter().filter_map(|measure| match measure {
+            Measure::Rows => None,
+            Measure::Count(value) | Measure::Values(value) => Some(value.clone()),
+        });
+        let keys = self.aggregate.group_expr.iter().cloned();
+        let columns = keys.chain([unit]).chain(values).enumerate();
+        let named = columns.map(|(i, expr)| expr.alias(format!("__tessera_{i}")));
+        LogicalPlanBuilder::from(input).project(named.collect::<Vec<_>>())?.build()
     }
 
     /// The query above its aggregate, over `estimates`, with two more columns for each estimate that it gives.

@@ -10,7 +10,7 @@ const NONE: u32 = u32::MAX;
 const FIRST_BITS: u32 = 10;
 
 /// A group's moments in a stratum.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Entry {
     /// The group: the number of its first entry.
     group: u32,
@@ -23,7 +23,7 @@ struct Entry {
 }
 
 /// Moments of groups in strata. Those of a group are a list.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct ClosedUnits {
     entries: Vec<Entry>,
     /// Numbers of entries, and 1, at the places of their hashes or behind them.

@@ -40,7 +40,7 @@ pub(super) struct Slot<C> {
 }
 
 /// Keys and their counts.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct KeyTable<C> {
     slots: Vec<Slot<C>>,
     bits: u32,
@@ -50,7 +50,7 @@ pub(super) struct KeyTable<C> {
 }
 
 /// Keys that are looked up together, each with a value.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Batch {
     keys: [Packed; BATCH],
     values: [f64; BATCH],

@@ -23,7 +23,7 @@ const UNIT_VALUES: usize = 256;
 /// A key, as it is counted.
 pub type Key = Vec<u8>;
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct StratumTally {
     sample: StratumSample,
     /// Moments of all records.
@@ -59,7 +59,7 @@ struct OpenUnit {
     list: List,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 enum Groups {
     Whole(KeyTable<Sums>),
     Sample(KeyTable<OpenUnit>, ClosedUnits),
@@ -246,6 +246,19 @@ impl Tally {
     fn with(strata: impl Iterator<Item = StratumSample>, groups: Groups, values: Values) -> Tally {
         let stratum = |sample| StratumTally { sample, all: GroupMoments::default() };
         Tally { strata: strata.map(stratum).collect(), units: Vec::new(), groups, batch: Batch::new(), values }
+    }
+
+    /// A tally that goes on from here by itself, of one that keeps no values.
+    pub fn fork(&self) -> Tally {
+        assert!(matches!(self.values, Values::None), "values are kept once");
+        let Tally { strata, units, groups, batch, .. } = self;
+        Tally {
+            strata: strata.clone(),
+            units: units.clone(),
+            groups: groups.clone(),
+            batch: batch.clone(),
+            values: Values::None,
+        }
     }
 
     /// A unit of `size` of a stratum begins.
