@@ -20,8 +20,8 @@ use tessera_sampling::source::Source;
 use tessera_sampling::tally::UnitTally;
 use tokio::sync::mpsc;
 
-/// Name of the column that says in which unit a row lies, by its place in [`Sample::arrived`].
-pub const UNIT_COLUMN: &str = "__tessera_unit";
+/// Name of the column that says in which unit a row lies, by its place in [`Sample::arrived`]. No file or query has such a one.
+pub const UNIT_COLUMN: &str = "\u{1}unit of tessera\u{1}";
 
 /// Batches that wait for the SQL engine.
 const WAITING: usize = 16;

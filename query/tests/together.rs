@@ -9,10 +9,11 @@ use std::fmt::Write as _;
 use std::path::Path;
 use tempfile::TempDir;
 
-const AGGREGATES: [(&str, &str); 8] = [
+const AGGREGATES: [(&str, &str); 9] = [
     ("rows", "count(*)"),
     ("full", "sum(full)"),
     ("mean", "avg(late)"),
+    ("middle", "avg(full)"),
     ("total", "sum(late)"),
     ("late", "count(late)"),
     ("twin", "count(full)"),
@@ -90,5 +91,48 @@ fn a_group_without_a_value_is_still_a_group() {
         assert_eq!(totals.len(), 5, "{answer}");
         assert_eq!(totals["\"empty\""][0], "null", "{answer}");
         assert!(totals.contains_key("null"), "{answer}");
+    }
+}
+
+/// As where everything is read.
+#[test]
+fn the_zeros_are_one_group() {
+    let directory = TempDir::new().unwrap();
+    table(directory.path());
+    for keys in ["CASE WHEN full > 6 THEN -0.0 ELSE 0.0 END AS key", "full * -0.0 AS key, key IS NULL AS other"] {
+        let groups = if keys.contains("other") { 2 } else { 1 };
+        let by = if groups == 2 { "1, 2" } else { "1" };
+        let sql = format!("SELECT {keys}, count(*) AS rows FROM 'rows.csv' GROUP BY {by}");
+        let answer = ask(directory.path(), &[&sql, "--ratio", "50%", "--unit", "4KiB"]);
+        let rows = answer["rows"].as_array().unwrap();
+        assert!(rows.len() == groups && answer["estimated"] == true, "{answer}");
+        assert!(rows.iter().all(|row| row["key"].as_f64().unwrap().is_sign_positive()), "{answer}");
+    }
+}
+
+#[test]
+fn a_condition_that_nothing_passes_needs_no_sample() {
+    let directory = TempDir::new().unwrap();
+    table(directory.path());
+    let answer = ask(directory.path(), &["SELECT count(*) AS n FROM 'rows.csv' WHERE false", "--ratio", "50%"]);
+    assert_eq!((&answer["rows"][0]["n"], &answer["estimated"]), (&0.into(), &false.into()), "{answer}");
+}
+
+/// Which groups tie at the end of the largest ones depends on nothing but the sample, so equal seeds read equal units.
+#[test]
+fn groups_that_tie_are_taken_in_the_order_of_their_keys() {
+    let directory = TempDir::new().unwrap();
+    let mut text = String::from("key\n");
+    (0u64..200_000).for_each(|i| writeln!(text, "{}", i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32 & 31).unwrap());
+    std::fs::write(directory.path().join("rows.csv"), text).unwrap();
+    let sql = "SELECT key, count(*) AS n FROM 'rows.csv' GROUP BY 1";
+    let options = ["--error", "15%", "--top", "5", "--unit", "1KiB", "--drop", "0%", "--seed", "4"];
+    let units = |threads: &str| {
+        let answer = ask(directory.path(), &[&[sql], &options[..], &["--threads", threads]].concat());
+        answer["read_units"].as_u64().unwrap()
+    };
+    let first = units("1");
+    for threads in ["1", "2", "3", "4", "5"] {
+        assert_eq!(units(threads), first, "{threads} threads");
     }
 }

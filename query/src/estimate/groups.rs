@@ -6,6 +6,7 @@ use super::keys::Keys;
 use super::plan::{Asked, Estimable};
 use crate::error::Error;
 use datafusion::arrow::array::ArrayRef;
+use std::cmp::Ordering;
 use tessera_sampling::estimate::{Estimate, GroupMoments, Population, Quantity, RARE_UNITS, StratumSample};
 use tessera_sampling::tally::Totals;
 
@@ -80,22 +81,27 @@ impl Estimated {
     }
 }
 
+/// A group's estimate and its key.
+type Ranked = (f64, Vec<u8>);
+
+/// The largest first. Equal groups are in the order of their keys: which units are read does not depend on hashing.
+fn order(a: (f64, &[u8]), b: (f64, &[u8])) -> Ordering {
+    b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1))
+}
+
 /// The largest groups.
 #[derive(Default)]
 struct Largest {
-    groups: Vec<(f64, Vec<u8>)>,
-    /// A group that is smaller is not among the largest.
-    least: f64,
+    groups: Vec<Ranked>,
+    /// A group that comes behind it is not among the largest.
+    least: Option<Ranked>,
     most_units: u64,
 }
 
 impl Largest {
-    fn new() -> Largest {
-        Largest { least: f64::NEG_INFINITY, ..Default::default() }
-    }
-
     fn add(&mut self, value: f64, key: &[u8], top: usize) {
-        if top == 0 || value.is_nan() || value < self.least {
+        let is_less = |least: &Ranked| order((value, key), (least.0, &least.1)).is_gt();
+        if top == 0 || value.is_nan() || self.least.as_ref().is_some_and(is_less) {
             return;
         }
         self.groups.push((value, key.to_vec()));
@@ -106,9 +112,9 @@ impl Largest {
 
     fn keep(&mut self, top: usize) {
         if self.groups.len() > top {
-            self.groups.select_nth_unstable_by(top - 1, |a, b| b.0.total_cmp(&a.0));
+            self.groups.select_nth_unstable_by(top - 1, |a, b| order((a.0, &a.1), (b.0, &b.1)));
             self.groups.truncate(top);
-            self.least = self.groups[top - 1].0;
+            self.least = self.groups.last().cloned();
         }
     }
 
@@ -194,7 +200,7 @@ impl<'a> Counted<'a> {
         let first = (self.place(&asked[0]), asked[0].quantity);
         let of_units = asked.iter().find(|asked| asked.quantity != Quantity::Mean).map(|asked| self.place(asked));
         let wanted: Vec<bool> = (0..self.totals.len()).map(|i| i == first.0 || Some(i) == of_units).collect();
-        let found = self.fold(&wanted, Largest::new, |largest, key, parts| {
+        let found = self.fold(&wanted, Largest::default, |largest, key, parts| {
             largest.most_units = largest.most_units.max(of_units.map_or(0, |place| units_of(&parts[place])));
             largest.add(populations[first.0].value(first.1, &parts[first.0]), key, terms.top);
         });

@@ -6,6 +6,7 @@ use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::DataType;
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::row::{RowConverter, Rows, SortField};
+use datafusion::common::utils::normalize_float_zero;
 
 /// The key of a text that is null: no text has this byte.
 const NULL_TEXT: &[u8] = &[0xff];
@@ -16,8 +17,8 @@ pub enum Keys {
     None,
     /// One column of text: its bytes, which are a third shorter than a row.
     Text(DataType),
-    /// The engine's rows.
-    Rows(RowConverter),
+    /// The engine's rows, of columns of these types.
+    Rows(RowConverter, Vec<DataType>),
 }
 
 /// The keys of a batch.
@@ -43,7 +44,10 @@ impl Keys {
         match types {
             [] => Ok(Keys::None),
             [text @ (DataType::Utf8 | DataType::LargeUtf8 | DataType::Utf8View)] => Ok(Keys::Text(text.clone())),
-            _ => RowConverter::new(types.iter().cloned().map(SortField::new).collect()).map(Keys::Rows).map_err(engine),
+            _ => {
+                let converter = RowConverter::new(types.iter().cloned().map(SortField::new).collect());
+                Ok(Keys::Rows(converter.map_err(engine)?, types.to_vec()))
+            }
         }
     }
 
@@ -58,7 +62,11 @@ impl Keys {
                 let text = cast(&columns[0], &DataType::Utf8).map_err(engine)?;
                 Ok(Encoded::Text(text.as_string::<i32>().clone()))
             }
-            Keys::Rows(converter) => converter.convert_columns(columns).map(Encoded::Rows).map_err(engine),
+            Keys::Rows(converter, _) => {
+                // As where the engine groups: in rows the zeros would differ.
+                let columns: Vec<ArrayRef> = columns.iter().map(normalize_float_zero).collect();
+                converter.convert_columns(&columns).map(Encoded::Rows).map_err(engine)
+            }
         }
     }
 
@@ -79,9 +87,11 @@ impl Keys {
                 }
                 Ok(vec![cast(&texts.finish(), of_type).map_err(engine)?])
             }
-            Keys::Rows(converter) => {
+            Keys::Rows(converter, types) => {
                 let parser = converter.parser();
-                converter.convert_rows(keys.map(|key| parser.parse(key))).map_err(engine)
+                let columns = converter.convert_rows(keys.map(|key| parser.parse(key))).map_err(engine)?;
+                // Of a dictionary rows have the values.
+                columns.iter().zip(types).map(|(column, of_type)| cast(column, of_type).map_err(engine)).collect()
             }
         }
     }
@@ -102,7 +112,8 @@ impl Encoded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use datafusion::arrow::array::{Int64Array, LargeStringArray, StringViewArray};
+    use datafusion::arrow::array::{DictionaryArray, Float64Array, Int64Array, LargeStringArray, StringViewArray};
+    use datafusion::arrow::datatypes::{Float64Type, Int32Type};
     use std::sync::Arc;
 
     fn round_trip(columns: &[ArrayRef]) {
@@ -125,5 +136,17 @@ mod tests {
             round_trip(&[numbers.clone(), text]);
         }
         round_trip(&[numbers]);
+        let dictionary: DictionaryArray<Int32Type> = texts.into_iter().collect();
+        round_trip(&[Arc::new(dictionary)]);
+    }
+
+    #[test]
+    fn negative_zero_is_zero() {
+        let zeros: ArrayRef = Arc::new(Float64Array::from(vec![0.0, -0.0, f64::NAN]));
+        let keys = Keys::new(&[DataType::Float64]).unwrap();
+        let encoded = keys.encode(&[zeros]).unwrap();
+        assert!(encoded.key(0) == encoded.key(1) && encoded.key(0) != encoded.key(2));
+        let decoded = keys.decode([encoded.key(1)].into_iter()).unwrap();
+        assert!(decoded[0].as_primitive::<Float64Type>().value(0).is_sign_positive());
     }
 }

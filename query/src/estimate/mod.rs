@@ -97,6 +97,9 @@ pub async fn estimate(
     let needed = loop {
         let streams = context.execute_logical_plan(of_rows.clone()).await?.execute_stream_partitioned().await?;
         counters = count_all(counters, streams, &sample).await?;
+        if sample.progress().all_units == 0 {
+            return Ok(Outcome::ReadEverything("no row can pass its conditions".to_string()));
+        }
         let arrived = sample.arrived(units);
         count::end_step(&mut counters, &arrived, units);
         units += arrived.len();

@@ -14,8 +14,8 @@ use datafusion::datasource::{provider_as_source, source_as_provider};
 use datafusion::error::Result;
 use datafusion::logical_expr::expr::AggregateFunction;
 use datafusion::logical_expr::{
-    Aggregate, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias, TableScan, cast, col,
-    lit, when,
+    Aggregate, Cast, Expr, ExprSchemable, LogicalPlan, LogicalPlanBuilder, Projection, SubqueryAlias, TableScan, cast,
+    col, lit, when,
 };
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -133,11 +133,31 @@ fn measured(expr: &Expr, input: &DFSchema) -> Result<(Quantity, Measure), Reason
         Ok([argument]) if quantity != Quantity::Count && is_interval(&argument, input) => {
             Err(format!("a {} of intervals cannot be estimated: months and days have no fixed length", func.name()))
         }
-        Ok([argument]) => measure(quantity, argument, params.filter.map(|filter| *filter))
+        Ok([argument]) => measure(quantity, uncast(argument, input), params.filter.map(|filter| *filter))
             .map(|measure| (quantity, measure))
             .map_err(|error| error.to_string()),
         Err(_) => Err(format!("{} of several columns cannot be estimated", func.name())),
     }
+}
+
+/// A whole number without the cast to a wider type that the engine's `sum` and `avg` each have: their measure is one.
+fn uncast(argument: Expr, input: &DFSchema) -> Expr {
+    match argument {
+        Expr::Cast(Cast { expr, field })
+            if is_of_whole_number(&expr, input) && holds_whole_numbers(field.data_type()) =>
+        {
+            *expr
+        }
+        other => other,
+    }
+}
+
+fn is_of_whole_number(expr: &Expr, input: &DFSchema) -> bool {
+    expr.get_type(input).is_ok_and(|of_type| of_type.is_integer())
+}
+
+fn holds_whole_numbers(of_type: &DataType) -> bool {
+    matches!(of_type, DataType::Float64 | DataType::Decimal128(20.., 0))
 }
 
 fn measure(quantity: Quantity, argument: Expr, filter: Option<Expr>) -> Result<Measure> {

@@ -21,6 +21,7 @@ pub fn ask(directory: &Path, arguments: &[&str]) -> Value {
 }
 
 /// The exit code, and what stderr says.
+#[allow(dead_code, reason = "some tests refuse nothing")]
 pub fn fails(directory: &Path, arguments: &[&str]) -> (i32, String) {
     let output = run(directory, arguments);
     assert!(output.stdout.is_empty(), "{arguments:?} printed an answer");
