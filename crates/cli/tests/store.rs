@@ -46,6 +46,49 @@ fn a_tree_comes_back_as_it_was() {
     });
 }
 
+/// P1: what is in the way of a directory or link is replaced if it can be, and named if it cannot.
+#[test]
+fn a_tree_is_stored_over_another_one() {
+    with_cluster(|c| {
+        let (src, back) = (c.path().join("src"), c.path().join("back"));
+        std::fs::create_dir_all(src.join("a/b/c/d")).unwrap();
+        std::fs::create_dir(src.join("e")).unwrap();
+        let link = |target: &str, name: &str| std::os::unix::fs::symlink(target, src.join(name)).unwrap();
+        link("c/d", "a/b/link");
+        link("nowhere", "was-a-file");
+        link("e", "was-a-link");
+        (0..1_100).for_each(|i| link(&format!("{i}"), &format!("e/{i}")));
+        std::fs::set_permissions(src.join("a/b"), Permissions::from_mode(0o711)).unwrap();
+        let (file, src_text) = (c.path().join("file"), src.to_str().unwrap());
+        std::fs::write(&file, "text").unwrap();
+        let file = file.to_str().unwrap();
+        let first = c.path().join("first/over");
+        std::fs::create_dir_all(&first).unwrap();
+        std::os::unix::fs::symlink("elsewhere", first.join("was-a-link")).unwrap();
+        c.ok(&["mkdir", "-p", "tess:/over/a/b"]);
+        c.ok(&["put", "--quiet", file, "tess:/over/was-a-file"]);
+        c.ok(&["put", "-r", "--quiet", first.to_str().unwrap(), "tess:/"]);
+        std::fs::rename(&src, c.path().join("over")).unwrap();
+        std::fs::create_dir(&src).unwrap();
+        std::fs::rename(c.path().join("over"), src.join("over")).unwrap();
+        let put = c.ok(&["put", "-r", "--json", &format!("{src_text}/over"), "tess:/"]).json();
+        assert_eq!((&put["directories"], &put["symlinks"]), (&6.into(), &1_103.into()), "{put}");
+        c.ok(&["get", "-r", "--quiet", "tess:/over", back.to_str().unwrap()]);
+        tree::assert_equal(&src.join("over"), &back);
+
+        // A directory cannot take the place of a file, nor a link that of a directory.
+        c.ok(&["rm", "-r", "tess:/over/a/b", "tess:/over/was-a-link"]);
+        c.ok(&["put", "--quiet", file, "tess:/over/a/b"]);
+        c.ok(&["mkdir", "tess:/over/was-a-link"]);
+        let ran = c.run(&["put", "-r", &format!("{src_text}/over"), "tess:/"]);
+        assert!(ran.code != 0 && ran.stderr.contains("tess:/over/a/b") && ran.stderr.contains("in the way"), "{ran:?}");
+        c.ok(&["rm", "tess:/over/a/b"]);
+        let ran = c.run(&["put", "-r", &format!("{src_text}/over"), "tess:/"]);
+        assert!(ran.code != 0 && ran.stderr.contains("tess:/over/was-a-link"), "{ran:?}");
+        assert!(c.ok(&["ls", "tess:/over/e"]).text().lines().count() == 1_100, "the other links are there");
+    });
+}
+
 /// P1: what is skipped as unchanged is there, and whatever changes an attribute is stored again.
 #[test]
 fn an_unchanged_tree_is_not_read_again() {

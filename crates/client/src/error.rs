@@ -1,6 +1,6 @@
 //! Errors: one type for the content of files, one for everything, with the facts as fields (P14).
 
-use crate::path::PathError;
+use crate::path::{PathError, StorePath};
 use tessera_accel::DeviceError;
 use tessera_wire::{Code, Error as WireError};
 use thiserror::Error;
@@ -170,6 +170,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// What the manager refused of a path.
+    pub fn refused(operation: &'static str, path: &StorePath, error: WireError) -> Error {
+        Error::Refused { operation, path: path.brief(), error: by_name(error) }
+    }
+
     /// The code of this failure in the wire format: programs match on it, and exit codes derive from it.
     pub fn code(&self) -> Code {
         match self {

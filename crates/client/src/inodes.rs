@@ -1,7 +1,7 @@
 //! The content of files by inode number, for a mounted file system.
 
 use crate::client::Client;
-use crate::error::{Cause, FileError};
+use crate::error::FileError;
 use crate::memory::Means;
 use crate::read::ReadHandle;
 use crate::read::core::ReadParams;
@@ -54,15 +54,6 @@ impl Client {
             bulk: false,
         };
         ReadHandle::open(&self.context, params)
-    }
-
-    /// Changes permission bits, owner and modification time (ns since 1970) of an inode.
-    ///
-    /// # Errors
-    /// It is gone, or the manager refuses or does not answer.
-    pub fn set_inode_attributes(&self, ino: u64, owner: Owner, mtime_ns: i64) -> Result<(), FileError> {
-        let request = self.set_owner_and_mtime(ino, owner, mtime_ns);
-        self.ask(&request).map(drop).map_err(|error| Cause::Refused(error).of(format!("inode {ino}")))
     }
 
     pub(crate) fn set_owner_and_mtime(&self, ino: u64, owner: Owner, mtime_ns: i64) -> SetAttr {

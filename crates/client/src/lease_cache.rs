@@ -1,10 +1,12 @@
 //! Directories cached under leases, and the service that answers the manager's recalls.
 
 use crate::path::StorePath;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use prost::Message;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tessera_net::{Connection, Service, boot_ns};
 use tessera_wire::meta::{Entry, RecallLease};
 use tessera_wire::{Ack, Code, Error, Frame, Hint, Kind};
@@ -17,9 +19,10 @@ pub(crate) struct Directory {
 }
 
 /// See the module.
-#[derive(Default)]
 pub(crate) struct DirectoryCache {
     entries: Mutex<Entries>,
+    /// Threads that need the same directory ask for it one after another: the first one's answer serves the others.
+    turns: [Mutex<()>; TURNS],
     pub recall_hook: OnceLock<RecallHook>,
     pub delegation_recall_hook: OnceLock<DelegationRecallHook>,
 }
@@ -49,8 +52,21 @@ struct CachedDirectory {
     until_ns: i64,
 }
 
+/// Directories that are asked for side by side.
+const TURNS: usize = 64;
+/// A thread waits so long for another one's answer. Then the manager may be away, and nobody waits for it twice.
+const TURN: Duration = Duration::from_millis(200);
+
 /// Most cached directories; when there are more, the cache is emptied.
 const MAX_DIRECTORIES: usize = 100_000;
+
+impl Default for DirectoryCache {
+    fn default() -> DirectoryCache {
+        let turns = std::array::from_fn(|_| Mutex::default());
+        let (recall_hook, delegation_recall_hook) = Default::default();
+        DirectoryCache { entries: Mutex::default(), turns, recall_hook, delegation_recall_hook }
+    }
+}
 
 impl DirectoryCache {
     /// The directory, if it is cached and its lease runs; else the number to pass to [`DirectoryCache::insert`].
@@ -60,6 +76,13 @@ impl DirectoryCache {
             Some(cached) => Ok(cached.directory.clone()),
             None => Err(entries.recalls),
         }
+    }
+
+    /// To be held while a directory is asked for.
+    pub fn turn(&self, path: &StorePath) -> Option<MutexGuard<'_, ()>> {
+        let mut hasher = DefaultHasher::new();
+        path.hash(&mut hasher);
+        self.turns[hasher.finish() as usize % TURNS].try_lock_for(TURN)
     }
 
     /// Caches an answer to a request sent at `asked_ns` ([`boot_ns`]); `recalls` is what [`DirectoryCache::find`] returned.

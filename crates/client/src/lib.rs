@@ -23,6 +23,7 @@ pub mod inodes;
 pub mod job;
 mod lease_cache;
 pub mod locate;
+mod many;
 mod memory;
 #[cfg(test)]
 mod memory_tests;

@@ -2,7 +2,7 @@
 //! request to the manager, which resolves the name itself.
 
 use crate::client::Client;
-use crate::error::{Cause, Error, by_name};
+use crate::error::{Cause, Error};
 use crate::lease_cache::Directory;
 use crate::locate::Located;
 use crate::memory::{Held, Means};
@@ -104,6 +104,10 @@ impl Client {
 
     /// A directory by path: from the cache, or from the manager under a lease.
     fn directory(&self, path: &StorePath) -> Result<Directory, Error> {
+        if let Ok(known) = self.directories.find(path) {
+            return Ok(known);
+        }
+        let _turn = self.directories.turn(path);
         let recalls = match self.directories.find(path) {
             Ok(known) => return Ok(known),
             Err(recalls) => recalls,
@@ -127,17 +131,7 @@ impl Client {
     /// As [`Client::stat`].
     pub fn list(&self, path: &StorePath) -> Result<Vec<Dirent>, Error> {
         let ino = self.directory(path)?.ino;
-        let (mut all, mut after) = (Vec::<Dirent>::new(), Vec::new());
-        loop {
-            // Limit 0: as many as the manager gives at once.
-            let page = self.ask_at("list", path, &List { ino, after, ..List::default() })?;
-            let goes_on = page.more && !page.entries.is_empty();
-            all.extend(page.entries);
-            match all.last().filter(|_| goes_on) {
-                Some(last) => after = last.name.clone(),
-                None => return Ok(all),
-            }
-        }
+        at("list", path, self.list_rest(ino, Vec::new()))
     }
 
     /// Makes a directory, with its parent's hints; with `exist_ok`, an existing directory is fine.
@@ -500,7 +494,7 @@ impl Client {
 
 /// Adds the operation and the path to the manager's refusal.
 fn at<T>(operation: &'static str, path: &StorePath, answer: Result<T, WireError>) -> Result<T, Error> {
-    answer.map_err(|error| Error::Refused { operation, path: path.brief(), error: by_name(error) })
+    answer.map_err(|error| Error::refused(operation, path, error))
 }
 
 /// Hints in canonical form, or which of them is invalid or contradicts one before it.

@@ -43,6 +43,9 @@ pub mod meta {
     /// does not cache these attributes.
     pub const MAX_LISTINGS_RECALLED: u32 = 64;
 
+    /// Directories, entries or inodes of one [`ListMany`], [`MakeEntries`] or [`SetAttrs`].
+    pub const MAX_AT_ONCE: usize = 1_024;
+
     /// Files of one [`CompareFiles`].
     pub const MAX_FILES_COMPARED: usize = 4_096;
 }

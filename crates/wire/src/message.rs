@@ -102,6 +102,9 @@ messages! {
     0x010e RecallLease => Ack, from Manager;
     0x010f MakeNode => Entry, from Client;
     0x0110 RemoveNames => RemoveNamesReply, from Client;
+    0x0111 ListMany => ListManyReply, from Client;
+    0x0112 MakeEntries => MakeEntriesReply, from Client;
+    0x0113 SetAttrs => SetAttrsReply, from Client;
 
     0x0200 OpenWrite => OpenWriteReply, from Client;
     0x0201 AllocateChunks => AllocateChunksReply, from Client;

@@ -47,7 +47,8 @@ fn printers() -> BTreeMap<&'static str, Print> {
             HeartbeatReply, Inventory, InventoryReply, FileLock, SetLock, SetLockReply, TestLock, TestLockReply,
             CancelLock, HoldLocks, HoldLocksReply,
             PackedContent, Pack, PackedFile, ContentInfo, MovedContent, ListPacks, PackUse, ListPacksReply,
-            DescribeReads, DescribeReadsReply, FileDigest, CompareFiles, CompareFilesReply,
+            DescribeReads, DescribeReadsReply, FileDigest, CompareFiles, CompareFilesReply, ListMany, ListedDirectory,
+            ListManyReply, NewEntry, MakeEntries, MadeEntry, MakeEntriesReply, SetAttrs, NotSet, SetAttrsReply,
         }
         log {
             LoggedCommand, LogEntry,

@@ -19,6 +19,7 @@ mod show;
 mod small;
 mod stale;
 mod target;
+mod tree;
 mod unchanged;
 
 pub use cat::cat;

@@ -6,6 +6,7 @@ use super::local::{self, Kind, LocalEntry};
 use super::pool::{self, Tally};
 use super::small::{self, Group, mixture, state};
 use super::target::{Target, all_differ, split, store_path};
+use super::tree::{self, Directories};
 use super::unchanged::Known;
 use crate::args::PutArgs;
 use crate::exit::{At, Exit, Failure, Outcome, bail, failure};
@@ -42,9 +43,6 @@ impl Condition {
         PutOptions { hints, if_version, owner, mtime_ns, progress: Some(progress), ..PutOptions::default() }
     }
 }
-
-/// Permission bits of symbolic links, which Linux ignores.
-const LINK_MODE: u32 = 0o777;
 
 /// Bytes stored so far.
 #[derive(Default)]
@@ -108,7 +106,7 @@ pub fn put(args: PutArgs) -> Outcome {
     let (directory_count, link_count) = (directories.len(), links.len());
     let progress = Progress::bytes(out, "put", Some(files.iter().map(|job| job.found.len_bytes()).sum()));
     let sums = Sums::default();
-    let set = set_attributes(&store, attributes, args.jobs.into(), &progress);
+    let set = tree::set_attributes(&store, attributes, args.jobs.into(), &progress);
     let ran = carry_out(&store, [directories, files, links], &condition, args.jobs.into(), &progress, &sums).and(set);
     let ran = ran.and(Tally { failures, ..Tally::default() });
     let chunks_reduced = store.settle();
@@ -260,15 +258,6 @@ fn changed(
     [directories.collect(), files, links]
 }
 
-/// Sets mode, owner and time of files whose content the store has.
-fn set_attributes(store: &Store, files: Vec<(u64, Job)>, jobs: usize, progress: &Progress) -> Tally {
-    let set = |(ino, Job { found, .. }): (u64, Job)| {
-        let done = store.set_inode_attributes(ino, found.owner, found.mtime_ns);
-        done.map_err(|e| Failure::from(tessera_client::Error::from(e)).of(found.path.display()))
-    };
-    pool::run(files, |_| 0, jobs, set, |failure| progress.warn(failure))
-}
-
 fn carry_out(
     store: &Store,
     [directories, files, links]: [Vec<Job>; 3],
@@ -277,14 +266,13 @@ fn carry_out(
     progress: &Progress,
     sums: &Sums,
 ) -> Tally {
-    for directory in &directories {
-        // The directory gets its own mode and time at the end, when it is filled.
-        if let Err(failure) = store.mkdir(&directory.to, true).map_err(Failure::from) {
+    let made = match Directories::make(store, &directories) {
+        Ok(made) => made,
+        Err(failure) => {
             progress.warn(&failure);
             return Tally { failures: vec![failure], untried: files.len() as u64, ..Tally::default() };
         }
-    }
-    let warn = |failure: &_| progress.warn(failure);
+    };
     let files = pool::run_groups(
         small::grouped(files, condition),
         (|group: &Group<Job>| group.len_bytes(|job| job.found.len_bytes()), Group::files),
@@ -293,20 +281,10 @@ fn carry_out(
             Group::One(job) => vec![put_file(store, &job, condition, progress, sums)],
             Group::Small(jobs) => small::put(store, &jobs, condition, progress, sums),
         },
-        warn,
+        |failure| progress.warn(failure),
     );
-    let link = |Job { found, to }: Job| {
-        let Kind::Symlink(target) = &found.kind else { return Ok(()) };
-        store.replace_symlink(target, &to)?;
-        Ok(store.set_attributes(&to, Owner { mode: LINK_MODE, ..found.owner }, found.mtime_ns)?)
-    };
-    let links = pool::run(links, |_| 0, jobs, link, warn);
-    // Filling a directory changed its time.
-    let finish = |Job { found, to }: Job| match to.is_root() {
-        true => Ok(()),
-        false => Ok(store.set_attributes(&to, found.owner, found.mtime_ns)?),
-    };
-    files.and(links).and(pool::run(directories, |_| 0, jobs, finish, warn))
+    let links = made.link(jobs, links, progress);
+    files.and(links).and(made.finish(jobs, directories, progress))
 }
 
 pub(super) fn put_file(

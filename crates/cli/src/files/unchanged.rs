@@ -6,11 +6,19 @@ use crate::exit::{Failure, Outcome};
 use crate::remote::Store;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use tessera_client::Error;
 use tessera_client::path::StorePath;
 use tessera_wire::{Attr, Code, InodeKind};
 
 /// A file that was stored so soon after its last change, ns, is stored again: its time may not tell a change that followed at once.
 const SETTLED_NS: i64 = 2_000_000_000;
+
+/// Directories that one request lists: a level is shared by the jobs.
+const LISTED_AT_ONCE: usize = 64;
+
+fn is_missing(code: Code) -> bool {
+    matches!(code, Code::NotFound | Code::NotDirectory)
+}
 
 /// The entries of directories in the store, by directory and name.
 pub struct Known {
@@ -18,26 +26,55 @@ pub struct Known {
 }
 
 impl Known {
-    /// Lists directories, `jobs` at once. One that is missing, or is no directory, has no entries.
+    /// Lists directories, level by level, `jobs` requests at once. One that is missing, or is no directory, has no entries.
     ///
     /// # Errors
     /// The manager does not answer.
     pub fn list(store: &Store, directories: BTreeSet<StorePath>, jobs: usize) -> Outcome<Known> {
-        let found = Mutex::new(BTreeMap::new());
-        let list = |path: StorePath| {
-            match store.list(&path) {
-                Ok(entries) => {
-                    let named = entries.into_iter().map(|entry| (entry.name, entry.attr.unwrap_or_default()));
-                    found.lock().insert(path, named.collect());
-                    Ok(())
-                }
-                // The command says itself why nothing can be stored there.
-                Err(error) if matches!(error.code(), Code::NotFound | Code::NotDirectory) => Ok(()),
-                Err(error) => Err(Failure::from(error)),
+        let mut levels = BTreeMap::<usize, Vec<StorePath>>::new();
+        for path in directories {
+            levels.entry(path.components().len()).or_default().push(path);
+        }
+        let mut known = Known { directories: BTreeMap::new() };
+        for level in levels.into_values() {
+            let mut there = Vec::new();
+            for path in level {
+                there.extend(known.directory(store, &path)?.map(|ino| (path, ino)));
             }
+            let listed = Mutex::new(Vec::new());
+            let list = |some: &[(StorePath, u64)]| {
+                let inos: Vec<u64> = some.iter().map(|(_, ino)| *ino).collect();
+                for ((path, _), entries) in some.iter().zip(store.list_many(&inos)?) {
+                    match entries {
+                        Ok(entries) => listed.lock().push((path.clone(), entries)),
+                        Err(error) if is_missing(error.code()) => {}
+                        Err(error) => return Err(Error::refused("list", path, error).into()),
+                    }
+                }
+                Ok(())
+            };
+            pool::run(there.chunks(LISTED_AT_ONCE).collect(), |_| 0, jobs, list, |_| ()).first_failure()?;
+            for (path, entries) in listed.into_inner() {
+                let named = entries.into_iter().map(|entry| (entry.name, entry.attr.unwrap_or_default()));
+                known.directories.insert(path, named.collect());
+            }
+        }
+        Ok(known)
+    }
+
+    /// The inode of a directory, if there is one: from the list of the one above, or from the store.
+    fn directory(&self, store: &Store, path: &StorePath) -> Outcome<Option<u64>> {
+        let above = path.split_last().ok().and_then(|(parent, name)| Some((self.directories.get(&parent)?, name)));
+        let attr = match above {
+            Some((entries, name)) => entries.get(name).cloned(),
+            None => match store.stat(path) {
+                Ok(attr) => Some(attr),
+                // The command says itself why nothing can be stored there.
+                Err(error) if is_missing(error.code()) => None,
+                Err(error) => return Err(Failure::from(error)),
+            },
         };
-        pool::run(directories.into_iter().collect(), |_| 0, jobs, list, |_| ()).first_failure()?;
-        Ok(Known { directories: found.into_inner() })
+        Ok(attr.filter(|attr| attr.kind() == InodeKind::Directory).map(|attr| attr.ino))
     }
 
     /// The attributes of what has this path.

@@ -9,7 +9,9 @@ use crate::error::Result;
 use crate::namespace::inodes;
 use crate::namespace::names::MAX_REMOVED_NAMES;
 use std::collections::HashSet;
-use tessera_wire::meta::{Commit, Link, MAX_LISTINGS_RECALLED, MakeDir, MakeNode, RemoveNames, Rename};
+use tessera_wire::meta::{
+    Commit, Link, MAX_AT_ONCE, MAX_LISTINGS_RECALLED, MakeDir, MakeEntries, MakeNode, RemoveNames, Rename, SetAttrs,
+};
 
 /// The command changes nothing that is leased.
 pub fn nothing<C>(_: &Db, _: &C) -> Result<Vec<LeaseTarget>> {
@@ -82,6 +84,24 @@ pub fn entries(db: &Db, r: &RemoveNames) -> Result<Vec<LeaseTarget>> {
         inos.extend(named(db, r.parent, name)?);
     }
     removed(db, r.parent, &inos)
+}
+
+/// The directories in which [`MakeEntries`] makes names.
+pub fn new_entries(_: &Db, r: &MakeEntries) -> Result<Vec<LeaseTarget>> {
+    let parents = r.entries.iter().take(MAX_AT_ONCE).map(|entry| Names(inodes::root_if_none(entry.parent)));
+    Ok(distinct(parents.collect()))
+}
+
+/// As [`inode`], for each of [`SetAttrs`].
+///
+/// # Errors
+/// The database fails.
+pub fn attributes(db: &Db, r: &SetAttrs) -> Result<Vec<LeaseTarget>> {
+    let mut changes = Vec::new();
+    for of in r.inodes.iter().take(MAX_AT_ONCE) {
+        changes.extend(inode(db, of.ino)?);
+    }
+    Ok(distinct(changes))
 }
 
 /// The command may remove all names of these files.

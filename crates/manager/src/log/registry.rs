@@ -16,7 +16,7 @@ use crate::files::{self, commit, compare, expiry, open, reads, sessions, version
 use crate::internal::*;
 use crate::log::{lease_effects as leases, records};
 use crate::map::delta;
-use crate::namespace::names;
+use crate::namespace::{bulk, names};
 use crate::nodes::{heartbeat, membership, status};
 use crate::placement::groups;
 use crate::repair::{backfill, inventory, maintenance, proof, rebuild};
@@ -172,6 +172,8 @@ table! {
         MakeNode => names::make_node, recalls |_, r| leases::names_in(r.parent), grants leases::new_node;
         Unlink => names::unlink, recalls |db, r| leases::entry(db, r.parent, &r.name), grants leases::no_grant;
         RemoveNames => names::remove_names, recalls leases::entries, grants leases::no_grant;
+        MakeEntries => bulk::make_entries, recalls leases::new_entries, grants leases::no_grant;
+        SetAttrs => bulk::set_attrs, recalls leases::attributes, grants leases::no_grant;
         Rename => names::rename, recalls leases::renamed, grants leases::no_grant;
         Link => names::link, recalls leases::linked, grants leases::no_grant;
         Symlink => names::symlink, recalls |_, r| leases::names_in(r.parent), grants leases::no_grant;
@@ -222,6 +224,7 @@ table! {
     // They may be long, so they run beside the core ([`crate::core::reading`]).
     committed_reads {
         List => |db, config, r| names::list(db, r, config.max_list_entries);
+        ListMany => |db, config, r| bulk::list_many(db, r, config.max_list_entries);
         ListXattrs => |db, _, r| names::list_xattrs(db, r);
         ListVersions => |db, _, r| reads::list_versions(db, r);
         ListPacks => |db, _, r| reads::list_packs(db, r);
@@ -317,6 +320,7 @@ impl Command {
         matches!(
             self,
             MakeDir(_)
+                | MakeEntries(_)
                 | MakeNode(_)
                 | Link(_)
                 | Symlink(_)

@@ -1,5 +1,6 @@
 //! Directories, names, inodes and hints.
 
+pub mod bulk;
 pub mod hints;
 pub mod inodes;
 pub mod names;

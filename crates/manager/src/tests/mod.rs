@@ -1,6 +1,7 @@
 //! Tests of the core as a whole, through its events and actions.
 
 mod bad_input;
+mod bulk;
 mod classes;
 mod compare;
 mod expiry;

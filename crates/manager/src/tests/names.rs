@@ -169,6 +169,19 @@ pub(super) fn others_wait_before_they_make_names() {
                 assert_eq!(recalls(&mut rig, d, &unlink).unwrap_err().code(), Code::NotEmpty);
                 Ok(Bytes::new())
             }
+            10 => {
+                let new = NewEntry { parent: d, name: name("n"), ..Default::default() };
+                recalls(&mut rig, d, &MakeEntries { op_id, entries: vec![new] })
+            }
+            11 => {
+                let new = NewEntry { parent: 1, name: name("n"), ..Default::default() };
+                let link = NewEntry { parent: d, name: name("n"), target: name("t"), ..Default::default() };
+                recalls(&mut rig, d, &MakeEntries { op_id, entries: vec![new, link] })
+            }
+            12 => {
+                let inodes = [file, d].map(|ino| SetAttr { ino, mode: Some(0o700), ..Default::default() }).into();
+                recalls(&mut rig, d, &SetAttrs { op_id, inodes })
+            }
             _ => {
                 let unlink = Unlink { op_id, parent: d, name: name("file"), directory: false };
                 rig.ask_as(Role::Client, BOB, &unlink).unwrap();

@@ -1,0 +1,87 @@
+//! Directories, links and attributes of a tree, many in one request: by inode, because each name of a path that is looked up by
+//! itself costs as much as a request about a thousand.
+
+use crate::client::Client;
+use crate::error::Error;
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Error as WireError};
+
+/// What the manager says of one of many.
+pub type Answer<T> = Result<T, WireError>;
+
+impl Client {
+    /// The entries of directories, in byte order of names; of each, or why it cannot be listed.
+    ///
+    /// # Errors
+    /// The manager does not answer.
+    pub fn list_many(&self, directories: &[u64]) -> Result<Vec<Answer<Vec<Dirent>>>, Error> {
+        let mut listed = Vec::with_capacity(directories.len());
+        while listed.len() < directories.len() {
+            let rest = &directories[listed.len()..];
+            let asked = &rest[..rest.len().min(MAX_AT_ONCE)];
+            let reply = self.ask(&ListMany { inos: asked.to_vec() })?.directories;
+            if reply.is_empty() || reply.len() > asked.len() {
+                return Err(short("ListMany", asked.len(), reply.len()).into());
+            }
+            for (ino, directory) in asked.iter().zip(reply) {
+                listed.push(match directory {
+                    ListedDirectory { refused: Some(error), .. } => Err(error),
+                    ListedDirectory { entries, more: false, .. } => Ok(entries),
+                    ListedDirectory { entries, .. } => self.list_rest(*ino, entries),
+                });
+            }
+        }
+        Ok(listed)
+    }
+
+    /// The entries of a directory that begin with these.
+    pub(crate) fn list_rest(&self, ino: u64, mut entries: Vec<Dirent>) -> Answer<Vec<Dirent>> {
+        loop {
+            let after = entries.last().map_or_else(Vec::new, |last| last.name.clone());
+            // Limit 0: as many as the manager gives at once.
+            let page = self.ask(&List { ino, after, ..List::default() })?;
+            let goes_on = page.more && !page.entries.is_empty();
+            entries.extend(page.entries);
+            if !goes_on {
+                return Ok(entries);
+            }
+        }
+    }
+
+    /// Makes directories and symbolic links: of each its inode, or why it is not there. A directory that is there is fine.
+    ///
+    /// # Errors
+    /// The manager does not answer. Some may have been made.
+    pub fn make_many(&self, entries: &[NewEntry]) -> Result<Vec<Answer<u64>>, Error> {
+        let mut made = Vec::with_capacity(entries.len());
+        for some in entries.chunks(MAX_AT_ONCE) {
+            let reply = self.ask(&MakeEntries { op_id: self.op_id(), entries: some.to_vec() })?.made;
+            if reply.len() != some.len() {
+                return Err(short("MakeEntries", some.len(), reply.len()).into());
+            }
+            made.extend(reply.into_iter().map(|MadeEntry { ino, refused }| refused.map_or(Ok(ino), Err)));
+        }
+        Ok(made)
+    }
+
+    /// Changes attributes of inodes. Returns the places of those that were refused, and why.
+    ///
+    /// # Errors
+    /// The manager does not answer. Some may have been changed.
+    pub fn set_many(&self, inodes: &[SetAttr]) -> Result<Vec<(usize, WireError)>, Error> {
+        let mut refused = Vec::new();
+        for (number, some) in inodes.chunks(MAX_AT_ONCE).enumerate() {
+            let reply = self.ask(&SetAttrs { op_id: self.op_id(), inodes: some.to_vec() })?;
+            let place = |index: u32| number * MAX_AT_ONCE + index as usize;
+            refused.extend(reply.refused.into_iter().map(|of| (place(of.index), of.error.unwrap_or_default())));
+        }
+        Ok(refused)
+    }
+}
+
+fn short(request: &str, asked: usize, answered: usize) -> WireError {
+    WireError::new(
+        Code::Invalid,
+        format!("{request}: {answered} answers to {asked} questions; the manager is of another release"),
+    )
+}
