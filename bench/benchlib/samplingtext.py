@@ -84,7 +84,8 @@ def report(result):
         + (" Shortened run: **not final**." if min(result["bytes"].values()) < FULL_BYTES or result["rounds"] < 3 else ""), "",
         "`tessera` is `tessera sample`, `query` is `tessera query`, which is not asked for words and totals. The floor of a sample is to read and count its share; DuckDB and Spark read every byte to sample rows. Spark's and DuckDB's start-up is not "
         "counted, that of our commands is. *Error made* is the largest relative error among the 20 truly largest groups and the total, in any round. *Interval "
-        "claimed* is the widest of these groups, and how many hold the truth. DuckDB and Spark claim none.", "",
+        "claimed* is the widest of these groups, and how many hold the truth; groups of one sample are not independent, and may miss together "
+        "(bench/results/sampling.md has the shares of 1,000 samples). DuckDB and Spark claim none.", "",
         "## Goals", "",
     ]
     lines += table(["goal", "question", "at least", "measured", "beside its run", ""],
