@@ -1,57 +1,90 @@
 //! Erasure codes compared with ISA-L and Jerasure.
 
 use crate::Bench;
+use std::cell::RefCell;
 use std::hint::black_box;
+use std::ops::Range;
 use tessera_accel::erasure::{Code, Matrix};
 use tessera_accel::xorcode::{Technique, XorCode};
 use tessera_bench_accel::peers::{Isal, Jerasure};
 use tessera_bench_accel::report::Row;
 use tessera_bench_accel::roofs::{self, Roof};
+use tessera_bench_accel::rotation::{Place, Rotation};
 use tessera_bench_accel::timing::noise;
 
 const FRAGMENT_BYTES: usize = 1 << 20;
 
-/// Computes fragments (second argument) from others (first argument).
-type Fill<'a> = &'a mut dyn FnMut(&[&[u8]], &mut [&mut [u8]]);
+/// All fragments of a chunk, in order, each allocated apart.
+#[derive(Clone)]
+struct Chunk {
+    fragments: Vec<Vec<u8>>,
+    /// The fragments that are computed; the others are read.
+    outputs: Range<usize>,
+}
 
-/// Two codes that compute `outputs` fragments from the same sources.
+impl Chunk {
+    /// The fragments that are read, and those to compute.
+    fn split(&mut self) -> (Vec<&[u8]>, &mut [Vec<u8>]) {
+        let (first, rest) = self.fragments.split_at_mut(self.outputs.start);
+        let (outputs, last) = rest.split_at_mut(self.outputs.len());
+        (first.iter().chain(&*last).map(|f| f.as_slice()).collect(), outputs)
+    }
+
+    fn outputs(&self) -> &[Vec<u8>] {
+        &self.fragments[self.outputs.clone()]
+    }
+}
+
+/// Computes the outputs of a chunk.
+type Way<'a> = &'a mut dyn FnMut(&mut Chunk);
+
+/// Two codes that compute the same fragments of `chunk`, or of copies of it that take turns.
 struct Race<'a> {
     name: &'a str,
-    reads: &'a [&'a [u8]],
-    outputs: usize,
+    place: Place,
+    chunk: Chunk,
     goal: f64,
     compute: Option<Roof>,
+    /// Whether the codes are to give the same bytes.
+    equal: bool,
 }
 
 impl Race<'_> {
-    /// Times `ours`, `theirs` (if there is one) and memory in turns, prints the row, and returns the result of `ours`.
-    fn run(self, bench: &Bench, ours: Fill<'_>, theirs: Option<&mut dyn FnMut()>) -> Vec<Vec<u8>> {
-        let (k, len) = (self.reads.len(), self.reads[0].len());
-        let (mut filled, mut copies) = (vec![vec![0u8; len]; self.outputs], vec![vec![0u8; len]; self.outputs]);
+    /// Times `ours`, `theirs` (if there is one) and memory in turns, and prints the row.
+    fn run(self, bench: &Bench, ours: Way<'_>, theirs: Option<Way<'_>>) {
+        let (m, len) = (self.chunk.outputs.len(), self.chunk.fragments[0].len());
+        let k = self.chunk.fragments.len() - m;
+        let chunks = Rotation::new(self.place, (k + m) * len, |_| RefCell::new(self.chunk.clone()));
         let installed = theirs.is_some();
-        let mut nobody = || ();
-        let mut run_ours = || {
-            let mut room: Vec<&mut [u8]> = filled.iter_mut().map(|p| p.as_mut_slice()).collect();
-            ours(black_box(self.reads), &mut room);
-        };
-        let mut read = || self.reads.iter().for_each(|bytes| roofs::read(bytes));
+        let mut nobody = |_: &mut Chunk| ();
+        let theirs = theirs.unwrap_or(&mut nobody);
+        let mut by_us = || ours(black_box(&mut chunks.turn().borrow_mut()));
+        let mut by_them = || theirs(black_box(&mut chunks.turn().borrow_mut()));
+        let mut read = || chunks.turn().borrow_mut().split().0.iter().for_each(|bytes| roofs::read(bytes));
         let mut copy = || {
-            for (i, from) in self.reads.iter().enumerate() {
-                roofs::copy(from, &mut copies[i % self.outputs]);
-            }
-            black_box(&mut copies);
+            let mut chunk = chunks.turn().borrow_mut();
+            let (reads, outputs) = chunk.split();
+            reads.iter().enumerate().for_each(|(i, from)| roofs::copy(from, &mut outputs[i % m]));
+            black_box(outputs);
         };
-        let ways: &mut [&mut dyn FnMut()] = &mut [&mut run_ours, theirs.unwrap_or(&mut nobody), &mut read, &mut copy];
-        let rates = bench.timing.compare(k * len, ways);
+        let rates = bench.timing.compare(k * len, &mut [&mut by_us, &mut by_them, &mut read, &mut copy]);
         bench.row(Row {
             name: self.name.to_owned(),
             ours: rates.of(0),
             peer: installed.then(|| rates.of(1)),
             ratio: installed.then(|| rates.ratio(0, 1)),
-            roof: Roof::lower(roofs::coded(&rates, 2, 3, k, self.outputs), self.compute),
+            spread: installed.then(|| rates.ratio_quartiles(0, 1)),
+            roof: Roof::lower(roofs::coded(&rates, 2, 3, k, m), self.compute),
             goal: Some(self.goal),
         });
-        filled
+        let mut results = [self.chunk.clone(), self.chunk];
+        ours(&mut results[0]);
+        theirs(&mut results[1]);
+        assert!(
+            !installed || !self.equal || results[0].outputs() == results[1].outputs(),
+            "{}: bytes differ",
+            self.name
+        );
     }
 }
 
@@ -59,63 +92,88 @@ fn fragments(count: usize, len: usize) -> Vec<Vec<u8>> {
     noise(count * len).chunks(len).map(|c| c.to_vec()).collect()
 }
 
-fn slices(fragments: &[Vec<u8>]) -> Vec<&[u8]> {
-    fragments.iter().map(|f| f.as_slice()).collect()
+fn room(fragments: &mut [Vec<u8>]) -> Vec<&mut [u8]> {
+    fragments.iter_mut().map(|f| f.as_mut_slice()).collect()
+}
+
+/// k fragments of noise, and m to compute.
+fn to_encode(k: usize, m: usize, len: usize) -> Chunk {
+    let mut fragments = fragments(k, len);
+    fragments.resize(k + m, vec![0; len]);
+    Chunk { fragments, outputs: k..k + m }
+}
+
+/// The chunk, encoded by `encode`, without its first m fragments.
+fn to_decode(mut chunk: Chunk, mut encode: impl FnMut(&mut Chunk)) -> Chunk {
+    encode(&mut chunk);
+    chunk.outputs = 0..chunk.outputs.len();
+    chunk.fragments[chunk.outputs.clone()].iter_mut().for_each(|lost| lost.fill(0));
+    chunk
+}
+
+/// The fragments that are read when the first m are lost, with their numbers.
+fn numbered<'a>(m: usize, reads: &[&'a [u8]]) -> Vec<(usize, &'a [u8])> {
+    (m..).zip(reads.iter().copied()).collect()
 }
 
 /// Encode, and decode of m lost data fragments, of 1 MiB fragments.
 pub fn reed_solomon(bench: &Bench) {
     let isal = Isal::load();
     for (k, m) in [(4, 2), (6, 3), (8, 3), (10, 2), (10, 4), (12, 4), (16, 2), (16, 4), (17, 3)] {
-        rs_encode(bench, isal.as_ref(), k, m);
-        rs_decode(bench, isal.as_ref(), k, m);
+        for place in Place::BOTH {
+            rs_encode(bench, isal.as_ref(), k, m, place);
+            rs_decode(bench, isal.as_ref(), k, m, place);
+        }
     }
+}
+
+/// Memory bounds both codes when the bytes come from there.
+fn rs_goal(place: Place) -> f64 {
+    if place == Place::Memory { 0.98 } else { 1.0 }
 }
 
 /// A race against ISA-L's product with `rows`.
-fn beside_isal(bench: &Bench, isal: Option<&Isal>, race: Race<'_>, rows: impl Fn(&Isal) -> Vec<u8>, ours: Fill<'_>) {
-    let (name, k, len) = (race.name.to_owned(), race.reads.len(), race.reads[0].len());
-    let mut filled = vec![vec![0u8; len]; race.outputs];
-    let reads = race.reads;
+fn beside_isal(bench: &Bench, isal: Option<&Isal>, race: Race<'_>, rows: impl Fn(&Isal) -> Vec<u8>, ours: Way<'_>) {
+    let k = race.chunk.fragments.len() - race.chunk.outputs.len();
     let peer = isal.map(|isal| (isal, isal.code(k, &rows(isal))));
-    let mut theirs = || {
+    let mut theirs = |chunk: &mut Chunk| {
         if let Some((isal, tables)) = &peer {
-            isal.encode(tables, black_box(reads), &mut filled);
+            let (reads, outputs) = chunk.split();
+            isal.encode(tables, &reads, outputs);
         }
     };
-    let expected = race.run(bench, ours, isal.is_some().then_some(&mut theirs));
-    assert!(isal.is_none() || expected == filled, "{name}: bytes differ");
+    race.run(bench, ours, isal.is_some().then_some(&mut theirs));
 }
 
-fn rs_encode(bench: &Bench, isal: Option<&Isal>, k: usize, m: usize) {
-    let name = format!("rs encode {k}+{m} vs isa-l");
+fn rs_encode(bench: &Bench, isal: Option<&Isal>, k: usize, m: usize, place: Place) {
+    let name = format!("rs encode {k}+{m} vs isa-l{}", place.suffix());
     if !bench.wants(&name) {
         return;
     }
     let code = Code::new(k, m, Matrix::Cauchy1).expect("valid code");
-    let data = fragments(k, FRAGMENT_BYTES);
-    let race = Race { name: &name, reads: &slices(&data), outputs: m, goal: 1.0, compute: bench.vectors_for_rs(m) };
-    beside_isal(bench, isal, race, |isal| isal.parity_rows("cauchy1", k, m), &mut |data, room| {
-        code.encode(data, FRAGMENT_BYTES, room).expect("valid call");
-    });
+    let chunk = to_encode(k, m, FRAGMENT_BYTES);
+    let race = Race { name: &name, place, chunk, goal: rs_goal(place), compute: bench.vectors_for_rs(m), equal: true };
+    beside_isal(bench, isal, race, |isal| isal.parity_rows("cauchy1", k, m), &mut |chunk| encode_by(&code, chunk));
 }
 
-fn rs_decode(bench: &Bench, isal: Option<&Isal>, k: usize, m: usize) {
-    let name = format!("rs decode {m} of {k}+{m} vs isa-l");
+fn encode_by(code: &Code, chunk: &mut Chunk) {
+    let (reads, outputs) = chunk.split();
+    code.encode(&reads, outputs[0].len(), &mut room(outputs)).expect("valid call");
+}
+
+fn rs_decode(bench: &Bench, isal: Option<&Isal>, k: usize, m: usize, place: Place) {
+    let name = format!("rs decode {m} of {k}+{m} vs isa-l{}", place.suffix());
     if !bench.wants(&name) {
         return;
     }
     let code = Code::new(k, m, Matrix::Cauchy1).expect("valid code");
-    let (data, mut parity) = (fragments(k, FRAGMENT_BYTES), vec![vec![0u8; FRAGMENT_BYTES]; m]);
-    let mut room: Vec<&mut [u8]> = parity.iter_mut().map(|p| p.as_mut_slice()).collect();
-    code.encode(&slices(&data), FRAGMENT_BYTES, &mut room).expect("valid call");
+    let chunk = to_decode(to_encode(k, m, FRAGMENT_BYTES), |chunk| encode_by(&code, chunk));
     let lost: Vec<usize> = (0..m).collect();
-    let sources: Vec<&[u8]> = data[m..].iter().chain(&parity).map(|f| f.as_slice()).collect();
-    let race = Race { name: &name, reads: &sources, outputs: m, goal: 1.0, compute: bench.vectors_for_rs(m) };
+    let race = Race { name: &name, place, chunk, goal: rs_goal(place), compute: bench.vectors_for_rs(m), equal: true };
     // ISA-L multiplies by rows that its caller inverts. It gets this crate's rows, found by decoding unit vectors.
-    beside_isal(bench, isal, race, |_| decode_rows(&code, k, m), &mut |sources, room| {
-        let present: Vec<(usize, &[u8])> = (m..).zip(sources.iter().copied()).collect();
-        code.reconstruct(FRAGMENT_BYTES, &present, &lost, room).expect("valid call");
+    beside_isal(bench, isal, race, |_| decode_rows(&code, k, m), &mut |chunk| {
+        let (reads, outputs) = chunk.split();
+        code.reconstruct(FRAGMENT_BYTES, &numbered(m, &reads), &lost, &mut room(outputs)).expect("valid call");
     });
 }
 
@@ -148,8 +206,10 @@ pub fn xor(bench: &Bench) {
     ] {
         for packet in [1024, 4096] {
             let code = XorCode::new(technique, k, m, w, packet).expect("valid code");
-            xor_encode(bench, jerasure.as_ref(), &code);
-            xor_decode(bench, jerasure.as_ref(), &code);
+            for place in Place::BOTH {
+                xor_encode(bench, jerasure.as_ref(), &code, place);
+                xor_decode(bench, jerasure.as_ref(), &code, place);
+            }
         }
     }
 }
@@ -158,70 +218,68 @@ fn whole_stripes(code: &XorCode) -> usize {
     FRAGMENT_BYTES / code.stripe_bytes() * code.stripe_bytes()
 }
 
-fn xor_encode(bench: &Bench, jerasure: Option<&Jerasure>, code: &XorCode) {
-    let (k, m, w, packet) = (code.k(), code.m(), code.w(), code.packet_bytes());
-    let name = format!("{} encode {k}+{m} w={w} packet={packet}", code.technique());
-    if !bench.wants(&name) {
-        return;
-    }
-    let data = fragments(k, whole_stripes(code));
-    let mut filled = vec![vec![0u8; whole_stripes(code)]; m];
-    let peer = jerasure.map(|j| (j, j.code(code.technique().name(), k, m, w)));
-    let mut theirs = || {
-        if let Some((jerasure, code)) = &peer {
-            jerasure.encode(code, &slices(black_box(&data)), &mut filled, packet);
-        }
-    };
-    let race = Race { name: &name, reads: &slices(&data), outputs: m, goal: 1.5, compute: None };
-    let mut ours = |data: &[&[u8]], room: &mut [&mut [u8]]| code.encode(data, room).expect("valid call");
-    let expected = race.run(bench, &mut ours, jerasure.is_some().then_some(&mut theirs));
-    assert!(jerasure.is_none() || expected == filled, "{name}: bytes differ");
+fn encode_by_xor(code: &XorCode, chunk: &mut Chunk) {
+    let (reads, outputs) = chunk.split();
+    code.encode(&reads, &mut room(outputs)).expect("valid call");
 }
 
-fn xor_decode(bench: &Bench, jerasure: Option<&Jerasure>, code: &XorCode) {
+fn xor_encode(bench: &Bench, jerasure: Option<&Jerasure>, code: &XorCode, place: Place) {
     let (k, m, w, packet) = (code.k(), code.m(), code.w(), code.packet_bytes());
-    let name = format!("{} decode {m} of {k}+{m} w={w} packet={packet}", code.technique());
+    let name = format!("{} encode {k}+{m} w={w} packet={packet}{}", code.technique(), place.suffix());
     if !bench.wants(&name) {
         return;
     }
-    let mut all = fragments(k + m, whole_stripes(code));
-    let (data, parity) = all.split_at_mut(k);
-    let mut room: Vec<&mut [u8]> = parity.iter_mut().map(|p| p.as_mut_slice()).collect();
-    code.encode(&slices(data), &mut room).expect("valid call");
-    let lost: Vec<usize> = (0..m).collect();
-    let mut rebuilt = all.clone();
     let peer = jerasure.map(|j| (j, j.code(code.technique().name(), k, m, w)));
-    let mut theirs = || {
+    let mut theirs = |chunk: &mut Chunk| {
         if let Some((jerasure, code)) = &peer {
-            jerasure.decode(code, &lost, &mut rebuilt, packet);
+            let (reads, outputs) = chunk.split();
+            jerasure.encode(code, &reads, outputs, packet);
         }
     };
-    let race = Race { name: &name, reads: &slices(&all[m..]), outputs: m, goal: 1.5, compute: None };
-    let mut ours = |sources: &[&[u8]], room: &mut [&mut [u8]]| {
-        let present: Vec<(usize, &[u8])> = (m..).zip(sources.iter().copied()).collect();
-        code.reconstruct(&present, &lost, room).expect("valid call");
+    let chunk = to_encode(k, m, whole_stripes(code));
+    let race = Race { name: &name, place, chunk, goal: 1.5, compute: None, equal: true };
+    race.run(bench, &mut |chunk| encode_by_xor(code, chunk), jerasure.is_some().then_some(&mut theirs));
+}
+
+fn xor_decode(bench: &Bench, jerasure: Option<&Jerasure>, code: &XorCode, place: Place) {
+    let (k, m, w, packet) = (code.k(), code.m(), code.w(), code.packet_bytes());
+    let name = format!("{} decode {m} of {k}+{m} w={w} packet={packet}{}", code.technique(), place.suffix());
+    if !bench.wants(&name) {
+        return;
+    }
+    let chunk = to_decode(to_encode(k, m, whole_stripes(code)), |chunk| encode_by_xor(code, chunk));
+    let lost: Vec<usize> = (0..m).collect();
+    let peer = jerasure.map(|j| (j, j.code(code.technique().name(), k, m, w)));
+    let mut theirs = |chunk: &mut Chunk| {
+        if let Some((jerasure, code)) = &peer {
+            jerasure.decode(code, &lost, &mut chunk.fragments, packet);
+        }
     };
-    let found = race.run(bench, &mut ours, jerasure.is_some().then_some(&mut theirs));
-    assert!(found[..] == all[..m] && rebuilt == all, "{name}: bytes differ");
+    let race = Race { name: &name, place, chunk, goal: 1.5, compute: None, equal: true };
+    let mut ours = |chunk: &mut Chunk| {
+        let (reads, outputs) = chunk.split();
+        code.reconstruct(&numbered(m, &reads), &lost, &mut room(outputs)).expect("valid call");
+    };
+    race.run(bench, &mut ours, jerasure.is_some().then_some(&mut theirs));
 }
 
 /// Encoding by Liberation compared with Reed–Solomon, k + 2; of 1 MiB fragments, and of fragments that stay in the
 /// cache.
 pub fn xor_beside_reed_solomon(bench: &Bench) {
     for (k, w, packet) in [(4, 7, 1024), (10, 11, 1024), (16, 17, 1024)] {
-        for fragment in [32 << 10, FRAGMENT_BYTES] {
+        for (fragment, place) in
+            [(32 << 10, Place::Cache), (FRAGMENT_BYTES, Place::Cache), (FRAGMENT_BYTES, Place::Memory)]
+        {
             let xor = XorCode::new(Technique::Liberation, k, 2, w, packet).expect("valid code");
             let len = fragment / xor.stripe_bytes() * xor.stripe_bytes();
-            let name = format!("liberation {k}+2 w={w} of {} KiB vs our rs", fragment >> 10);
+            let name = format!("liberation {k}+2 w={w} of {} KiB vs our rs{}", fragment >> 10, place.suffix());
             if !bench.wants(&name) {
                 continue;
             }
             let rs = Code::new(k, 2, Matrix::Cauchy1).expect("valid code");
-            let data = fragments(k, len);
-            let (mut p, mut q) = (vec![0u8; len], vec![0u8; len]);
-            let mut by_rs = || rs.encode(&slices(black_box(&data)), len, &mut [&mut p, &mut q]).expect("valid call");
-            let race = Race { name: &name, reads: &slices(&data), outputs: 2, goal: 1.0, compute: None };
-            race.run(bench, &mut |data, room| xor.encode(data, room).expect("valid call"), Some(&mut by_rs));
+            let chunk = to_encode(k, 2, len);
+            let race = Race { name: &name, place, chunk, goal: 1.0, compute: None, equal: false };
+            race.run(bench, &mut |chunk| encode_by_xor(&xor, chunk), Some(&mut |chunk| encode_by(&rs, chunk)));
         }
     }
 }

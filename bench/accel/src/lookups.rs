@@ -61,6 +61,7 @@ fn race(bench: &Bench, name: &str, queries: &[u64], bytes: usize, ours: &mut dyn
         ours: rates.of(0),
         peer: Some(rates.of(1)),
         ratio: Some(rates.ratio(0, 1)),
+        spread: Some(rates.ratio_quartiles(0, 1)),
         roof: Roof::memory(rates.of(2)),
         goal: None,
     });

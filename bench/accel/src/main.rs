@@ -36,11 +36,12 @@ impl Bench {
     pub fn row(&self, row: Row) {
         let or_dash = |figure: Option<f64>| figure.map_or("-".to_owned(), |f| format!("{f:.2}"));
         println!(
-            "{:<46} {:>8.2} {:>8} {:>6} {:>8} {}",
+            "{:<62} {:>8.2} {:>8} {:>6} {:>11} {:>8} {}",
             row.name,
             row.ours,
             or_dash(row.peer),
             or_dash(row.ratio),
+            row.spread.map_or("-".to_owned(), |[low, high]| format!("{low:.2}-{high:.2}")),
             or_dash(row.roof.map(|roof| roof.rate)),
             row.roof.map_or("", |roof| roof.by),
         );
@@ -91,12 +92,16 @@ fn main() {
     let timing = Timing { budget: Duration::from_secs_f64(seconds), best, clock: Clock::Wall };
     let bench = Bench { timing, filters, vectors: Vectors::measure(), rows: RefCell::default() };
     println!("instruction sets: {:?}, used: {:?}", Isa::supported(), Isa::best());
-    println!("{:<46} {:>8} {:>8} {:>6} {:>8}", "GB/s of data, one thread", "ours", "peer", "ratio", "roof");
+    println!(
+        "{:<62} {:>8} {:>8} {:>6} {:>11} {:>8}",
+        "GB/s of data, one thread", "ours", "peer", "ratio", "quartiles", "roof"
+    );
     codes::reed_solomon(&bench);
     codes::xor(&bench);
     codes::xor_beside_reed_solomon(&bench);
     hashes::one_buffer(&bench);
     hashes::search(&bench);
+    hashes::cuts(&bench);
     hashes::batches(&bench);
     hashes::segmented(&bench);
     hashes::windows(&bench);

@@ -15,6 +15,8 @@ pub struct Row {
     pub peer: Option<f64>,
     /// Ratio of this crate's rate to the peer's, taken round by round.
     pub ratio: Option<f64>,
+    /// First and third quartile of these ratios.
+    pub spread: Option<[f64; 2]>,
     /// The upper bound, if one was computed.
     pub roof: Option<Roof>,
     /// The desired ratio.
@@ -81,7 +83,10 @@ fn table(c: &Conditions, rows: &[Row]) -> String {
         "# tessera-accel beside its peers, on the CPU\n\n{}.\nLoad average when started: {:.1}, when ended: {:.1}; a run of \
          its own adds one.\n\n\
          One thread, but where a row says two. GB/s = 10⁹ bytes of data a second. The ways of a row took turns; `ratio` is \
-         the median of the ratios within a round, so it need not be that of the two medians. `roof` is what was possible \
+         the median of the ratios within a round, so it need not be that of the two medians, with their first and third \
+         quartile. Rows `from memory` use buffers that take turns, four times as large together as the last-level cache, \
+         each fragment allocated apart, as a store reads and writes them; other rows use the same buffers again and \
+         again, which caches hold as far as they fit. `roof` is what was possible \
          in the same run: by memory (measured over the row's own bytes), or by the vector units (additions in registers, \
          and the instructions that the algorithm takes). Boundaries are to do 12 GB/s where memcpy \
          does 16 to 32: their goals are that share of memcpy in the same run, whatever the GB/s. For GPUs \
@@ -91,14 +96,19 @@ fn table(c: &Conditions, rows: &[Row]) -> String {
         c.load[1]
     );
     text += &goals(rows);
-    text +=
-        "## Figures\n\n| what | ours | peer | ratio | roof | of it | bound by |\n|---|---:|---:|---:|---:|---:|---|\n";
+    text += "## Figures\n\n| what | ours | peer | ratio | quartiles | roof | of it | bound by |\n\
+             |---|---:|---:|---:|---:|---:|---:|---|\n";
     for row in rows {
         let (roof, by) = (row.roof.map(|r| r.rate), row.roof.map_or("–", |r| r.by));
         let share = roof.map_or("–".to_owned(), |roof| format!("{:.0} %", 100.0 * row.ours / roof));
         let (peer, ratio, roof) = (or_dash(row.peer), or_dash(row.ratio), or_dash(roof));
+        let spread = row.spread.map_or("–".to_owned(), |[low, high]| format!("{low:.2}–{high:.2}"));
         // Writing to a String does not fail.
-        let _ = writeln!(text, "| {} | {:.2} | {peer} | {ratio} | {roof} | {share} | {by} |", row.name, row.ours);
+        let _ = writeln!(
+            text,
+            "| {} | {:.2} | {peer} | {ratio} | {spread} | {roof} | {share} | {by} |",
+            row.name, row.ours
+        );
     }
     text
 }
@@ -134,12 +144,17 @@ fn json(c: &Conditions, rows: &[Row]) -> String {
     for (i, row) in rows.iter().enumerate() {
         let _ = write!(
             text,
-            "{}\n    {{\"name\": \"{}\", \"ours\": {}, \"peer\": {}, \"ratio\": {}, \"roof\": {}, \"bound_by\": {}, \"goal\": {}}}",
+            "{}\n    {{\"name\": \"{}\", \"ours\": {}, \"peer\": {}, \"ratio\": {}, \"spread\": {}, \"roof\": {}, \"bound_by\": {}, \"goal\": {}}}",
             if i > 0 { "," } else { "" },
             quoted(&row.name),
             number(Some(row.ours)),
             number(row.peer),
             number(row.ratio),
+            row.spread.map_or("null".to_owned(), |[low, high]| format!(
+                "[{}, {}]",
+                number(Some(low)),
+                number(Some(high))
+            )),
             number(row.roof.map(|r| r.rate)),
             row.roof.map_or("null".to_owned(), |r| format!("\"{}\"", quoted(r.by))),
             number(row.goal)
@@ -211,7 +226,15 @@ mod tests {
 
     fn row(name: &str, ratio: Option<f64>) -> Row {
         let roof = Some(Roof { rate: 40.0, by: "memory" });
-        Row { name: name.into(), ours: 20.0, peer: ratio.map(|_| 10.0), ratio, roof, goal: Some(2.0) }
+        Row {
+            name: name.into(),
+            ours: 20.0,
+            peer: ratio.map(|_| 10.0),
+            ratio,
+            spread: ratio.map(|r| [r - 0.1, r + 0.1]),
+            roof,
+            goal: Some(2.0),
+        }
     }
 
     fn conditions() -> Conditions {
@@ -223,8 +246,8 @@ mod tests {
     fn a_row_is_in_the_table_and_the_plot() {
         let rows = [row("rs 4+2", Some(1.996)), row("alone", None)];
         let text = table(&conditions(), &rows);
-        assert!(text.contains("| rs 4+2 | 20.00 | 10.00 | 2.00 | 40.00 | 50 % | memory |"), "{text}");
-        assert!(text.contains("| alone | 20.00 | – | – | 40.00 |") && text.contains("1 of 1 hit"), "{text}");
+        assert!(text.contains("| rs 4+2 | 20.00 | 10.00 | 2.00 | 1.90–2.10 | 40.00 | 50 % | memory |"), "{text}");
+        assert!(text.contains("| alone | 20.00 | – | – | – | 40.00 |") && text.contains("1 of 1 hit"), "{text}");
         let svg = plot(&conditions(), &rows);
         assert_eq!((svg.matches("#1b6ca8").count(), svg.matches("#e08e45").count()), (2, 1));
         assert!(svg.contains("a &lt;CPU>") && svg.ends_with("</svg>\n"));
@@ -242,5 +265,6 @@ mod tests {
         let text = json(&conditions(), &[row("a", Some(2.0)), row("b", None)]);
         assert!(text.contains("\"processor\": \"a <CPU> \\\"x\\\"\"") && text.contains("\"peer\": null"), "{text}");
         assert_eq!(text.matches("\"name\"").count(), 2);
+        assert!(text.contains("\"spread\": [1.9000, 2.1000]") && text.contains("\"spread\": null"), "{text}");
     }
 }

@@ -66,6 +66,7 @@ fn race(bench: &Bench, name: &str, data: &[Vec<u8>; 2], work: Work<'_>) {
         ours: 2.0 * rates.of(0),
         peer: Some(rates.of(1)),
         ratio: Some(2.0 * rates.ratio(0, 1)),
+        spread: Some(rates.ratio_quartiles(0, 1).map(|ratio| 2.0 * ratio)),
         roof: Some(Roof { rate: 2.0 * rates.ratio(2, 3) * rates.of(1), by: "the second thread's share of a core" }),
         goal: Some(1.9),
     });

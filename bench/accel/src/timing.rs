@@ -68,10 +68,7 @@ impl Rates {
 
     /// First and third quartile of way `way`.
     pub fn quartiles(&self, way: usize) -> [f64; 2] {
-        let mut rates = self.rounds[way].clone();
-        rates.sort_by(f64::total_cmp);
-        let last = rates.len() - 1;
-        [rates[last / 4], rates[last - last / 4]]
+        quartiles(self.rounds[way].clone())
     }
 
     /// Ratio of the rates of way `way` and way `other`: the median of the ratios within a round, whose samples were
@@ -80,8 +77,23 @@ impl Rates {
         if self.best {
             return self.of(way) / self.of(other);
         }
-        median(self.rounds[way].iter().zip(&self.rounds[other]).map(|(a, b)| a / b).collect())
+        median(self.ratios(way, other))
     }
+
+    /// First and third quartile of the ratios within a round.
+    pub fn ratio_quartiles(&self, way: usize, other: usize) -> [f64; 2] {
+        quartiles(self.ratios(way, other))
+    }
+
+    fn ratios(&self, way: usize, other: usize) -> Vec<f64> {
+        self.rounds[way].iter().zip(&self.rounds[other]).map(|(a, b)| a / b).collect()
+    }
+}
+
+fn quartiles(mut rates: Vec<f64>) -> [f64; 2] {
+    rates.sort_by(f64::total_cmp);
+    let last = rates.len() - 1;
+    [rates[last / 4], rates[last - last / 4]]
 }
 
 fn median(mut rates: Vec<f64>) -> f64 {
@@ -135,6 +147,7 @@ mod tests {
         let rounds = vec![vec![30.0, 10.0, 10.0], vec![15.0, 5.0, 5.0]];
         let rates = Rates { rounds: rounds.clone(), best: false };
         assert_eq!((rates.of(0), rates.of(1), rates.ratio(0, 1)), (10.0, 5.0, 2.0));
+        assert_eq!(rates.ratio_quartiles(0, 1), [2.0, 2.0]);
         assert_eq!(Rates { rounds, best: true }.of(0), 30.0);
     }
 
