@@ -1,5 +1,5 @@
 //! The loops of the matrix product, once for all instruction sets: blocks that let the first-level cache hold all
-//! sources, up to six rows a pass, two vectors a step. [`Factors`] is how vectors are multiplied: [`Shuffle`] on every set,
+//! sources, up to six rows a pass, two or four vectors a step. [`Factors`] is how vectors are multiplied: [`Shuffle`] on every set,
 //! `gfni` where the CPU has it.
 #![allow(unsafe_code, clippy::needless_range_loop)] // Rows and vectors of a pass are indexes, side by side.
 
@@ -9,9 +9,35 @@ use crate::simd::{OnVectors, Vector, load, on_vectors, prefetch, store};
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// Prefetch distance. A call reads as many streams as there are fragments, each soon at the end of its page: more than
-/// a CPU's own prefetcher follows.
-const AHEAD_BYTES: usize = 512;
+/// Fragments from this length on are long: the CPU's own prefetchers have time to find their streams.
+const LONG_BYTES: usize = 64 << 10;
+
+/// How a call reads its sources, a stream each.
+#[derive(Clone, Copy)]
+struct Reading {
+    /// Prefetch distance in bytes.
+    ahead: usize,
+    /// Four vectors a step instead of two, where the registers hold the sums.
+    long_steps: bool,
+}
+
+impl Reading {
+    /// Chosen by measurements on a Zen 5 core, of fragments in memory that are allocated one after the other, each in
+    /// pages of its own, or at random (`bench/accel`). CPUs prefetch about a dozen streams by themselves, but stop at the
+    /// end of each page. Of few long streams they keep too few lines under way. Up to a dozen they do well: far
+    /// prefetches, and those of targets, are in their way. Of more they lose some, and longer runs of each stream help.
+    fn of(sources: &[Source<'_>]) -> Reading {
+        let long = sources.first().is_some_and(|source| source.bytes.len() >= LONG_BYTES);
+        let (ahead, long_steps) = match (sources.len(), long) {
+            (..=6, false) => (1024, false),
+            (_, false) => (512, false),
+            (..=6, true) => (1536, true),
+            (..=12, true) => (384, false),
+            (_, true) => (1024, true),
+        };
+        Reading { ahead, long_steps }
+    }
+}
 
 /// How vectors of bytes are multiplied by constants of GF(2^8).
 ///
@@ -113,7 +139,7 @@ impl OnVectors for LookUps<'_, '_, '_> {
 #[inline(always)]
 pub unsafe fn multiply<F: Factors>(coefficients: &Coefficients, sources: &[Source<'_>], targets: &mut [Target<'_>]) {
     let len = targets.first().map_or(0, |t| t.bytes.len());
-    let block = block_bytes(sources.len());
+    let (block, reading) = (block_bytes(sources.len()), Reading::of(sources));
     for start in (0..len).step_by(block) {
         let range = start..len.min(start + block);
         for rows in targets.chunks_mut(F::ROWS) {
@@ -121,12 +147,12 @@ pub unsafe fn multiply<F: Factors>(coefficients: &Coefficients, sources: &[Sourc
             unsafe {
                 match rows {
                     [row] if coefficients.is_ones(row.row) => xor::<F::Vector>(sources, row, range.clone()),
-                    [_] => pass::<F, 1>(coefficients, sources, rows, range.clone()),
-                    [_, _] => pass::<F, 2>(coefficients, sources, rows, range.clone()),
-                    [_, _, _] => pass::<F, 3>(coefficients, sources, rows, range.clone()),
-                    [_, _, _, _] => pass::<F, 4>(coefficients, sources, rows, range.clone()),
-                    [_, _, _, _, _] => pass::<F, 5>(coefficients, sources, rows, range.clone()),
-                    _ => pass::<F, 6>(coefficients, sources, rows, range.clone()),
+                    [_] => pass::<F, 1>(coefficients, sources, rows, range.clone(), reading),
+                    [_, _] => pass::<F, 2>(coefficients, sources, rows, range.clone(), reading),
+                    [_, _, _] => pass::<F, 3>(coefficients, sources, rows, range.clone(), reading),
+                    [_, _, _, _] => pass::<F, 4>(coefficients, sources, rows, range.clone(), reading),
+                    [_, _, _, _, _] => pass::<F, 5>(coefficients, sources, rows, range.clone(), reading),
+                    _ => pass::<F, 6>(coefficients, sources, rows, range.clone(), reading),
                 }
             }
         }
@@ -143,18 +169,27 @@ unsafe fn pass<F: Factors, const R: usize>(
     sources: &[Source<'_>],
     rows: &mut [Target<'_>],
     range: Range<usize>,
+    reading: Reading,
 ) {
     let entries: [&[F::Entry]; R] = std::array::from_fn(|r| F::factors(coefficients, rows[r].row));
     let out: [*mut u8; R] = std::array::from_fn(|r| rows[r].bytes.as_mut_ptr());
-    let mut at = range.start;
+    let (mut at, ahead) = (range.start, reading.ahead);
+    // Four times four sums, four operands and a factor fit the 32 registers of the widest vectors.
+    if reading.long_steps && F::Vector::LEN == 64 && R <= 4 {
+        while at + 4 * F::Vector::LEN <= range.end {
+            // SAFETY: four vectors at `at` lie in `range`, so in every slice; rows have an entry for each column.
+            unsafe { step::<F, R, 4>(&entries, &out, sources, at, F::Vector::LEN, ahead) };
+            at += 4 * F::Vector::LEN;
+        }
+    }
     while at + 2 * F::Vector::LEN <= range.end {
         // SAFETY: two vectors at `at` lie in `range`, so in every slice; rows have an entry for each column.
-        unsafe { step::<F, R, 2>(&entries, &out, sources, at, F::Vector::LEN) };
+        unsafe { step::<F, R, 2>(&entries, &out, sources, at, F::Vector::LEN, ahead) };
         at += 2 * F::Vector::LEN;
     }
     while at < range.end {
         // SAFETY: as above, for the bytes up to the end.
-        unsafe { step::<F, R, 1>(&entries, &out, sources, at, F::Vector::LEN.min(range.end - at)) };
+        unsafe { step::<F, R, 1>(&entries, &out, sources, at, F::Vector::LEN.min(range.end - at), ahead) };
         at += F::Vector::LEN;
     }
 }
@@ -170,6 +205,7 @@ unsafe fn step<F: Factors, const R: usize, const N: usize>(
     sources: &[Source<'_>],
     at: usize,
     part: usize,
+    ahead: usize,
 ) {
     // SAFETY: the caller vouches for the set, the bytes and the columns.
     unsafe {
@@ -177,7 +213,7 @@ unsafe fn step<F: Factors, const R: usize, const N: usize>(
         for source in sources {
             let bytes = source.bytes.as_ptr().add(at);
             if N > 1 {
-                prefetch::<F::Vector>(bytes.wrapping_add(AHEAD_BYTES), N * F::Vector::LEN);
+                prefetch::<F::Vector>(bytes.wrapping_add(ahead), N * F::Vector::LEN);
             }
             let mut x = [F::prepare(F::Vector::splat(0)); N];
             for n in 0..N {
@@ -191,9 +227,6 @@ unsafe fn step<F: Factors, const R: usize, const N: usize>(
             }
         }
         for r in 0..R {
-            if N > 1 {
-                prefetch::<F::Vector>(out[r].wrapping_add(at + AHEAD_BYTES), N * F::Vector::LEN);
-            }
             for n in 0..N {
                 store::<F::Vector, N>(sums[r][n], out[r].add(at), n, part);
             }

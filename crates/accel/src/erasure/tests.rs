@@ -47,6 +47,24 @@ fn every_set_equals_the_reference_around_every_edge() {
     }
 }
 
+/// Long fragments are read in longer steps, and farther ahead.
+#[test]
+fn every_set_equals_the_reference_on_long_fragments() {
+    for (rows, columns) in [(1, 4), (2, 6), (3, 5), (4, 16), (5, 13), (6, 3), (2, 10), (4, 17)] {
+        let coefficients = Coefficients::new(columns, test_bytes(columns as u64, rows * columns));
+        for len in [(64 << 10) - 1, 64 << 10, (64 << 10) + 321] {
+            let data: Vec<Vec<u8>> = (0..columns).map(|c| painted(len + c, c)).collect();
+            let sources: Vec<_> =
+                data.iter().enumerate().map(|(column, bytes)| Source { column, bytes: &bytes[column..] }).collect();
+            let expected = product(Isa::REFERENCE, &coefficients, &sources, rows, len);
+            for isa in Isa::supported().into_iter().skip(1) {
+                let got = product(isa, &coefficients, &sources, rows, len);
+                assert!(got == expected, "{isa:?} {rows}x{columns} length {len}");
+            }
+        }
+    }
+}
+
 /// 100,000 random small products per instruction set: sizes, offsets, column subsets and coefficients.
 #[test]
 fn every_set_equals_the_reference_on_a_hundred_thousand_random_cases() {
