@@ -4,6 +4,7 @@ use crate::Bench;
 use std::cell::RefCell;
 use std::hint::black_box;
 use std::ops::Range;
+use tessera_accel::Isa;
 use tessera_accel::erasure::{Code, Matrix};
 use tessera_accel::xorcode::{Technique, XorCode};
 use tessera_bench_accel::peers::{Isal, Jerasure};
@@ -263,8 +264,8 @@ fn xor_decode(bench: &Bench, jerasure: Option<&Jerasure>, code: &XorCode, place:
     race.run(bench, &mut ours, jerasure.is_some().then_some(&mut theirs));
 }
 
-/// Encoding by Liberation compared with Reed–Solomon, k + 2; of 1 MiB fragments, and of fragments that stay in the
-/// cache.
+/// Encoding by Liberation compared with Reed–Solomon, k + 2, both by the best set and by AVX2, which has no instruction for
+/// products; of 1 MiB fragments, and of fragments that stay in the cache.
 pub fn xor_beside_reed_solomon(bench: &Bench) {
     for (k, w, packet) in [(4, 7, 1024), (10, 11, 1024), (16, 17, 1024)] {
         for (fragment, place) in
@@ -272,14 +273,27 @@ pub fn xor_beside_reed_solomon(bench: &Bench) {
         {
             let xor = XorCode::new(Technique::Liberation, k, 2, w, packet).expect("valid code");
             let len = fragment / xor.stripe_bytes() * xor.stripe_bytes();
-            let name = format!("liberation {k}+2 w={w} of {} KiB vs our rs{}", fragment >> 10, place.suffix());
-            if !bench.wants(&name) {
-                continue;
+            for isa in Isa::supported().into_iter().filter(|isa| *isa == Isa::best() || isa.name() == "avx2") {
+                let (kib, suffix) = (fragment >> 10, place.suffix());
+                let name = format!("liberation {k}+2 w={w} of {kib} KiB vs our rs, {}{suffix}", isa.name());
+                if bench.wants(&name) {
+                    beside_reed_solomon(bench, isa, &name, &xor, to_encode(k, 2, len), place);
+                }
             }
-            let rs = Code::new(k, 2, Matrix::Cauchy1).expect("valid code");
-            let chunk = to_encode(k, 2, len);
-            let race = Race { name: &name, place, chunk, goal: 1.0, compute: None, equal: false };
-            race.run(bench, &mut |chunk| encode_by_xor(&xor, chunk), Some(&mut |chunk| encode_by(&rs, chunk)));
         }
     }
+}
+
+fn beside_reed_solomon(bench: &Bench, isa: Isa, name: &str, xor: &XorCode, chunk: Chunk, place: Place) {
+    let rs = Code::new(xor.k(), xor.m(), Matrix::Cauchy1).expect("valid code");
+    let race = Race { name, place, chunk, goal: 1.0, compute: None, equal: false };
+    let mut by_xor = |chunk: &mut Chunk| {
+        let (reads, outputs) = chunk.split();
+        xor.encode_on(isa, &reads, &mut room(outputs)).expect("valid call");
+    };
+    let mut by_rs = |chunk: &mut Chunk| {
+        let (reads, outputs) = chunk.split();
+        rs.encode_on(isa, &reads, outputs[0].len(), &mut room(outputs)).expect("valid call");
+    };
+    race.run(bench, &mut by_xor, Some(&mut by_rs));
 }
