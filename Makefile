@@ -145,9 +145,10 @@ bench-similarity: ## MosaStore's workloads without dedup, with it, and with an o
 bench-index:    ## the index of a disk with 20 million fragments: memory, pages read, put latency, restarts (8 GB of disk); writes bench/results/index.md
 	cargo run --release -p tessera-segment --example many_fragments -- target --fragments 20000000 --out bench/results/index.md
 
-bench-cona:     ## CONA beside LevelDB, RocksDB and fjall under YCSB (needs libleveldb-dev, librocksdb-dev); writes bench/results/cona.*
+bench-cona:     ## CONA beside LevelDB, RocksDB and fjall under YCSB, with values of 200 bytes and of 1-16 KiB (needs libleveldb-dev, librocksdb-dev); writes bench/results/cona*.*
 	cargo build --release --manifest-path bench/cona/Cargo.toml
 	python3 bench/cona.py
+	python3 bench/cona.py --values 1024-16384 --records 250000 --ops 250000 --phases load,A,C,E,F,delete,gone --out bench/results/cona-large
 
 bench-cona-study: ## the studies of CONA's paper: buffer sizes, merges per insert, what merging hides, reads per level; writes bench/results/cona-study.*
 	cargo build --release --manifest-path bench/cona/Cargo.toml

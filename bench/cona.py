@@ -2,13 +2,15 @@
 """CONA beside LevelDB, RocksDB and fjall under YCSB (`make bench-cona`).
 
 Writes bench/results/cona.md (tables), cona.json (every figure) and cona.svg (rates over time). The driver is bench/cona, one process an
-engine. All have the same load: 20-byte keys, incompressible 200-byte values, zipfian 0.99, one client, 64 MiB of cache, 16 MiB write
+engine. All have the same load: 20-byte keys, incompressible values of 200 bytes (or of --values), zipfian 0.99, one client, 64 MiB of cache, 16 MiB write
 buffers, and writes that reach the operating system before they are acknowledged. The engines take turns, phase by phase, so that
 compared numbers are of nearly the same time. `open`: the process ends, and another opens the store with an empty page cache.
-Small letters: the page cache is evicted all the time (not for LevelDB, which reads through mmap). Needs libleveldb-dev and librocksdb-dev.
+`E` scans 1 to 100 records; `delete` removes two records of five, and `gone` looks whether they are. Bytes on the disk are counted after
+each phase, when nothing is written any more. Small letters: the page cache is evicted all the time (not for LevelDB, which reads through mmap). Needs libleveldb-dev and librocksdb-dev.
 
     python3 bench/cona.py                         5 M records, 1 M operations a phase
     python3 bench/cona.py --records 25000000 --apart
+    python3 bench/cona.py --values 1024-16384 --records 250000 --ops 250000 --out bench/results/cona-large
     python3 bench/cona.py --records 1000000 --ops 300000 --dir /mnt/flash
     python3 bench/cona.py --report                tables and plots again from the existing numbers
 """
@@ -33,7 +35,8 @@ def arguments():
     a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     a.add_argument("--records", type=int, default=5_000_000)
     a.add_argument("--ops", type=int, default=1_000_000)
-    a.add_argument("--phases", default="load,A,B,C,D,F,open,a,b,c,d,f")
+    a.add_argument("--phases", default="load,A,B,C,D,E,F,open,a,b,c,d,e,f,delete,gone")
+    a.add_argument("--values", default="200", help="bytes of a value, or the least and the most: 1024-16384")
     a.add_argument("--systems", default=",".join(ycsb.SYSTEMS))
     a.add_argument("--variant", default="", help="CONA's options, name=value,…")
     a.add_argument("--apart", action="store_true", help="an engine after the other, each with the disk for itself")
@@ -41,6 +44,12 @@ def arguments():
     a.add_argument("--dir", default=None, help="where the stores are put; default: a temporary directory")
     a.add_argument("--out", default=os.path.join(HERE, "results", "cona"))
     return a.parse_args()
+
+
+def sizes(values):
+    """The driver's flags for values of these bytes."""
+    least, _, most = values.partition("-")
+    return ["--value-bytes", least, "--value-bytes-max", most or least]
 
 
 class Engine:
@@ -55,7 +64,7 @@ class Engine:
     def start(self, *more):
         variant = self.args.variant if self.system == "cona" else ""
         command = [DRIVER, "--system", self.system, "--dir", self.folder, "--records", str(self.args.records), "--ops", str(self.args.ops),
-                   "--phases", "-", "--variant", variant, *more]
+                   "--phases", "-", "--variant", variant, *sizes(self.args.values), *more]
         self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
     def stop(self):
@@ -67,7 +76,7 @@ class Engine:
                 raise SystemExit(f"{self.system} ended with {code}")
 
     def phase(self, phase):
-        if self.system == "leveldb" and phase.islower() and phase not in ("load", "open"):
+        if self.system == "leveldb" and phase.islower() and len(phase) == 1:
             # Evicting mapped pages would measure the eviction (3 to 5 thousand operations a second), not LevelDB.
             return None
         if phase == "open":
@@ -130,7 +139,7 @@ def main():
     if not os.path.exists(DRIVER):
         raise SystemExit("build the driver first: make bench-cona")
     parent = args.dir or tempfile.gettempdir()
-    about = {"records": args.records, "ops": args.ops, "variant": args.variant, "apart": args.apart,
+    about = {"records": args.records, "ops": args.ops, "values": args.values, "variant": args.variant, "apart": args.apart,
              "machine": machine.describe({"stores": parent})}
     return measure(args, about, parent)
 

@@ -47,6 +47,18 @@ class Goals(unittest.TestCase):
         self.assertFalse(judged["p99 of writes, of the median, most of any warm phase (A)"]["hit"])
         self.assertTrue(judged["pages read, a present key's look-up in cells, most of any phase (A)"]["hit"])
 
+    def test_disk_use_is_compared_with_the_least_of_the_peers(self):
+        rows = [{**row(s, "delete", 1.0), "disk_bytes": used, "disk_peak_bytes": 9e9} for s, used in (("cona", 120e6), ("leveldb", 100e6), ("fjall", 150e6))]
+        what = "delete: bytes on the disk once settled, of the least of the peers"
+        self.assertFalse(self.judged(rows)[what]["hit"])
+        rows[0]["disk_bytes"] = 109e6
+        self.assertTrue(self.judged(rows)[what]["hit"])
+        self.assertIn("| cona | 109 (9,000) |", ycsb.report(rows, ABOUT))
+
+    def test_scans_and_absent_keys_are_no_look_ups_of_present_keys(self):
+        worst = [what for what in self.judged([row("cona", "E", 1.0, page_reads=9000), row("cona", "gone", 1.0, page_reads=9000)]) if "pages" in what]
+        self.assertEqual(worst, [])
+
     def test_what_was_not_measured_is_not_judged(self):
         self.assertEqual([g for g in self.judged([row("cona", "B", 1.0)]) if "rate" in g], [])
         lines = "\n".join(ycsb.goal_lines([row("cona", "B", 1.0), row("fjall", "B", 2.0)]))

@@ -11,6 +11,9 @@ pub trait Engine {
     fn put(&self, key: &[u8], value: &[u8]);
     /// Calls `f` with the value, if there is one.
     fn get(&self, key: &[u8], f: &mut dyn FnMut(&[u8])) -> bool;
+    fn delete(&self, key: &[u8]);
+    /// Calls `f` with key and value of at most `count` records, from the first one on whose key is not below `from`.
+    fn scan(&self, from: &[u8], count: usize, f: &mut dyn FnMut(&[u8], &[u8]));
     /// What may be read often: records merged, microseconds of merging and of waiting, cells.
     fn moment(&self) -> serde_json::Value {
         serde_json::Value::Null
@@ -65,6 +68,15 @@ impl Engine for Cona {
         let found = self.0.get(key).unwrap();
         found.as_deref().map(f).is_some()
     }
+    fn delete(&self, key: &[u8]) {
+        self.0.delete(key).unwrap();
+    }
+    fn scan(&self, from: &[u8], count: usize, f: &mut dyn FnMut(&[u8], &[u8])) {
+        for record in self.0.range(from..).unwrap().take(count) {
+            let (key, value) = record.unwrap();
+            f(&key, &value);
+        }
+    }
     fn moment(&self) -> serde_json::Value {
         let s = self.0.stats();
         serde_json::json!([s.merged_records, s.merge_us, s.wait_us, s.cells.len()])
@@ -104,6 +116,15 @@ impl Engine for Fjall {
     fn get(&self, key: &[u8], f: &mut dyn FnMut(&[u8])) -> bool {
         self.keyspace.get(key).unwrap().map(|v| f(&v)).is_some()
     }
+    fn delete(&self, key: &[u8]) {
+        self.keyspace.remove(key).unwrap();
+    }
+    fn scan(&self, from: &[u8], count: usize, f: &mut dyn FnMut(&[u8], &[u8])) {
+        for record in self.keyspace.range(from..).take(count) {
+            let (key, value) = record.into_inner().unwrap();
+            f(&key, &value);
+        }
+    }
 }
 
 /// An engine with a C interface in the manner of LevelDB's.
@@ -111,6 +132,14 @@ trait Interface {
     unsafe fn open(path: *const c_char) -> *mut c_void;
     unsafe fn put(db: *mut c_void, o: *mut c_void, k: *const c_char, kl: usize, v: *const c_char, vl: usize, e: *mut *mut c_char);
     unsafe fn get(db: *mut c_void, o: *mut c_void, k: *const c_char, kl: usize, vl: *mut usize, e: *mut *mut c_char) -> *mut c_char;
+    unsafe fn delete(db: *mut c_void, o: *mut c_void, k: *const c_char, kl: usize, e: *mut *mut c_char);
+    unsafe fn cursor(db: *mut c_void, o: *mut c_void) -> *mut c_void;
+    unsafe fn seek(it: *mut c_void, k: *const c_char, kl: usize);
+    unsafe fn valid(it: *const c_void) -> c_uchar;
+    unsafe fn next(it: *mut c_void);
+    unsafe fn key(it: *const c_void, len: *mut usize) -> *const c_char;
+    unsafe fn value(it: *const c_void, len: *mut usize) -> *const c_char;
+    unsafe fn close_cursor(it: *mut c_void);
     unsafe fn free(p: *mut c_void);
     unsafe fn options() -> (*mut c_void, *mut c_void);
     unsafe fn close(db: *mut c_void);
@@ -163,6 +192,30 @@ impl<I: Interface> Engine for C<I> {
         }
         true
     }
+    fn delete(&self, key: &[u8]) {
+        let mut error = std::ptr::null_mut();
+        // SAFETY: pointer and length are of a live slice; the engine copies it.
+        unsafe { I::delete(self.db, self.write, key.as_ptr().cast(), key.len(), &mut error) };
+        assert!(error.is_null(), "the engine failed to delete");
+    }
+    fn scan(&self, from: &[u8], count: usize, f: &mut dyn FnMut(&[u8], &[u8])) {
+        // SAFETY: the cursor is used while the database is open and closed once; what it points to is valid until it moves.
+        unsafe {
+            let cursor = I::cursor(self.db, self.read);
+            I::seek(cursor, from.as_ptr().cast(), from.len());
+            for _ in 0..count {
+                if I::valid(cursor) == 0 {
+                    break;
+                }
+                let (mut key_len, mut value_len) = (0, 0);
+                let key = I::key(cursor, &mut key_len);
+                let value = I::value(cursor, &mut value_len);
+                f(std::slice::from_raw_parts(key.cast(), key_len), std::slice::from_raw_parts(value.cast(), value_len));
+                I::next(cursor);
+            }
+            I::close_cursor(cursor);
+        }
+    }
     fn figures(&self) -> serde_json::Value {
         // SAFETY: the database is open.
         match unsafe { I::table_memory(self.db) } {
@@ -191,6 +244,14 @@ unsafe extern "C" {
     fn leveldb_put(db: *mut c_void, o: *mut c_void, k: *const c_char, kl: usize, v: *const c_char, vl: usize, e: *mut *mut c_char);
     fn leveldb_get(db: *mut c_void, o: *mut c_void, k: *const c_char, kl: usize, vl: *mut usize, e: *mut *mut c_char) -> *mut c_char;
     fn leveldb_free(p: *mut c_void);
+    fn leveldb_delete(db: *mut c_void, o: *mut c_void, k: *const c_char, kl: usize, e: *mut *mut c_char);
+    fn leveldb_create_iterator(db: *mut c_void, o: *mut c_void) -> *mut c_void;
+    fn leveldb_iter_seek(it: *mut c_void, k: *const c_char, kl: usize);
+    fn leveldb_iter_valid(it: *const c_void) -> c_uchar;
+    fn leveldb_iter_next(it: *mut c_void);
+    fn leveldb_iter_key(it: *const c_void, len: *mut usize) -> *const c_char;
+    fn leveldb_iter_value(it: *const c_void, len: *mut usize) -> *const c_char;
+    fn leveldb_iter_destroy(it: *mut c_void);
 }
 
 impl Interface for Level {
@@ -216,6 +277,30 @@ impl Interface for Level {
     }
     unsafe fn free(p: *mut c_void) {
         unsafe { leveldb_free(p) }
+    }
+    unsafe fn delete(db: *mut c_void, o: *mut c_void, k: *const c_char, kl: usize, e: *mut *mut c_char) {
+        unsafe { leveldb_delete(db, o, k, kl, e) }
+    }
+    unsafe fn cursor(db: *mut c_void, o: *mut c_void) -> *mut c_void {
+        unsafe { leveldb_create_iterator(db, o) }
+    }
+    unsafe fn seek(it: *mut c_void, k: *const c_char, kl: usize) {
+        unsafe { leveldb_iter_seek(it, k, kl) }
+    }
+    unsafe fn valid(it: *const c_void) -> c_uchar {
+        unsafe { leveldb_iter_valid(it) }
+    }
+    unsafe fn next(it: *mut c_void) {
+        unsafe { leveldb_iter_next(it) }
+    }
+    unsafe fn key(it: *const c_void, len: *mut usize) -> *const c_char {
+        unsafe { leveldb_iter_key(it, len) }
+    }
+    unsafe fn value(it: *const c_void, len: *mut usize) -> *const c_char {
+        unsafe { leveldb_iter_value(it, len) }
+    }
+    unsafe fn close_cursor(it: *mut c_void) {
+        unsafe { leveldb_iter_destroy(it) }
     }
     unsafe fn options() -> (*mut c_void, *mut c_void) {
         unsafe {
@@ -252,6 +337,14 @@ unsafe extern "C" {
     fn rocksdb_get(db: *mut c_void, o: *mut c_void, k: *const c_char, kl: usize, vl: *mut usize, e: *mut *mut c_char) -> *mut c_char;
     fn rocksdb_property_value(db: *mut c_void, name: *const c_char) -> *mut c_char;
     fn rocksdb_free(p: *mut c_void);
+    fn rocksdb_delete(db: *mut c_void, o: *mut c_void, k: *const c_char, kl: usize, e: *mut *mut c_char);
+    fn rocksdb_create_iterator(db: *mut c_void, o: *mut c_void) -> *mut c_void;
+    fn rocksdb_iter_seek(it: *mut c_void, k: *const c_char, kl: usize);
+    fn rocksdb_iter_valid(it: *const c_void) -> c_uchar;
+    fn rocksdb_iter_next(it: *mut c_void);
+    fn rocksdb_iter_key(it: *const c_void, len: *mut usize) -> *const c_char;
+    fn rocksdb_iter_value(it: *const c_void, len: *mut usize) -> *const c_char;
+    fn rocksdb_iter_destroy(it: *mut c_void);
 }
 
 impl Interface for Rocks {
@@ -280,6 +373,30 @@ impl Interface for Rocks {
     }
     unsafe fn free(p: *mut c_void) {
         unsafe { rocksdb_free(p) }
+    }
+    unsafe fn delete(db: *mut c_void, o: *mut c_void, k: *const c_char, kl: usize, e: *mut *mut c_char) {
+        unsafe { rocksdb_delete(db, o, k, kl, e) }
+    }
+    unsafe fn cursor(db: *mut c_void, o: *mut c_void) -> *mut c_void {
+        unsafe { rocksdb_create_iterator(db, o) }
+    }
+    unsafe fn seek(it: *mut c_void, k: *const c_char, kl: usize) {
+        unsafe { rocksdb_iter_seek(it, k, kl) }
+    }
+    unsafe fn valid(it: *const c_void) -> c_uchar {
+        unsafe { rocksdb_iter_valid(it) }
+    }
+    unsafe fn next(it: *mut c_void) {
+        unsafe { rocksdb_iter_next(it) }
+    }
+    unsafe fn key(it: *const c_void, len: *mut usize) -> *const c_char {
+        unsafe { rocksdb_iter_key(it, len) }
+    }
+    unsafe fn value(it: *const c_void, len: *mut usize) -> *const c_char {
+        unsafe { rocksdb_iter_value(it, len) }
+    }
+    unsafe fn close_cursor(it: *mut c_void) {
+        unsafe { rocksdb_iter_destroy(it) }
     }
     unsafe fn options() -> (*mut c_void, *mut c_void) {
         unsafe { (rocksdb_writeoptions_create(), rocksdb_readoptions_create()) }

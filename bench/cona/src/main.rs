@@ -1,4 +1,4 @@
-//! One engine through YCSB's load, A, B, C, D and F; prints a line of JSON a phase.
+//! One engine through YCSB's load, A to F, and deletes; prints a line of JSON a phase.
 
 mod engines;
 mod workload;
@@ -11,9 +11,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use engines::Engine;
-use workload::{Histogram, Rng, Zipf, key, value};
+use workload::{Histogram, Rng, Sizes, Zipf, key, value};
 
-const VALUE_BYTES: usize = 200;
+/// Most records of a scan (YCSB's E).
+const SCAN_RECORDS: u64 = 100;
 const SAMPLES: u64 = 100;
 
 /// YCSB over one engine.
@@ -30,8 +31,14 @@ struct Cli {
     /// Operations a phase
     #[arg(long, default_value_t = 1_000_000)]
     ops: u64,
-    /// Phases, of load, A, B, C, D, F, in this order; in small letters with the page cache evicted all the time. -: from standard input,
-    /// a line each
+    /// Bytes of a value, of the smallest one with --value-bytes-max
+    #[arg(long, default_value_t = 200)]
+    value_bytes: usize,
+    /// Bytes of the largest value; sizes are drawn evenly. Default: all values have --value-bytes
+    #[arg(long)]
+    value_bytes_max: Option<usize>,
+    /// Phases, of load, A, B, C, D, E, F, in this order; in small letters with the page cache evicted all the time. Last `delete`, which
+    /// deletes two records of five, and `gone`, which looks whether they are. -: from standard input, a line each
     #[arg(long, default_value = "load,A,B,C,D,F,a,b,c,d,f")]
     phases: String,
     /// The directory has a store of so many records already: its opening is measured, then phases go on
@@ -98,19 +105,36 @@ fn evict(dir: &Path) {
     }
 }
 
+/// Bytes that the files of a directory take on the disk.
+fn disk_bytes(dir: &Path) -> u64 {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten();
+    let of = |entry: std::fs::DirEntry| match entry.metadata() {
+        Ok(data) if data.is_dir() => disk_bytes(&entry.path()),
+        Ok(data) => std::os::unix::fs::MetadataExt::blocks(&data) * 512,
+        Err(_) => 0,
+    };
+    entries.map(of).sum()
+}
+
 struct Run<'e> {
     engine: &'e dyn Engine,
     records: u64,
+    sizes: Sizes,
+    user_bytes: u64,
     rng: Rng,
     reads: Histogram,
     writes: Histogram,
     value: Vec<u8>,
+    /// Records that scans gave.
+    scanned: u64,
 }
 
 impl Run<'_> {
     fn put(&mut self, i: u64) {
+        self.value.resize(self.sizes.of(i), 0);
         value(i, &mut self.value, &mut self.rng);
         let key = key(i);
+        self.user_bytes += (key.len() + self.value.len()) as u64;
         let begun = Instant::now();
         self.engine.put(&key, &self.value);
         self.writes.add(begun.elapsed().as_nanos() as u64);
@@ -119,13 +143,46 @@ impl Run<'_> {
     fn get(&mut self, i: u64) {
         let key = key(i);
         let begun = Instant::now();
-        let mut whose = u64::MAX;
+        let (mut whose, len) = (u64::MAX, self.sizes.of(i));
         let found = self.engine.get(&key, &mut |v| {
-            assert_eq!(v.len(), VALUE_BYTES);
+            assert_eq!(v.len(), len);
             whose = u64::from_le_bytes(v[..8].try_into().unwrap());
         });
         self.reads.add(begun.elapsed().as_nanos() as u64);
         assert!(found && whose == i, "record {i}: found {found}, of {whose}");
+    }
+
+    /// Reads 1 to 100 records from record `i` on, in the order of their keys.
+    fn scan(&mut self, i: u64) {
+        let (from, count) = (key(i), 1 + self.rng.next() % SCAN_RECORDS);
+        let begun = Instant::now();
+        let (mut last, mut first_of, mut found) = ([0; 20], u64::MAX, 0);
+        self.engine.scan(&from, count as usize, &mut |key, value| {
+            assert!(key > &last[..], "a scan is out of order");
+            last.copy_from_slice(key);
+            if found == 0 {
+                first_of = u64::from_le_bytes(value[..8].try_into().unwrap());
+            }
+            found += 1;
+        });
+        self.reads.add(begun.elapsed().as_nanos() as u64);
+        assert!(first_of == i && found <= count, "a scan from record {i} begins with {first_of} and has {found} records");
+        self.scanned += found;
+    }
+
+    /// Deletes two of five.
+    fn delete(&mut self, i: u64) {
+        let begun = Instant::now();
+        self.engine.delete(&key(i));
+        self.writes.add(begun.elapsed().as_nanos() as u64);
+    }
+
+    /// Looks whether exactly those are gone that `delete` deleted.
+    fn look(&mut self, i: u64) {
+        let begun = Instant::now();
+        let found = self.engine.get(&key(i), &mut |_| ());
+        self.reads.add(begun.elapsed().as_nanos() as u64);
+        assert_eq!(found, i % 5 > 1, "record {i} after deletes");
     }
 
     fn operation(&mut self, phase: &str, step: u64, zipf: &Zipf) {
@@ -154,6 +211,26 @@ impl Run<'_> {
                     self.records += 1;
                 }
             }
+            "E" => {
+                if self.rng.next() % 100 < 95 {
+                    let i = popular(self);
+                    self.scan(i);
+                } else {
+                    self.put(self.records);
+                    self.records += 1;
+                }
+            }
+            "delete" => {
+                // In no order, as keys are hashes of numbers.
+                let (five, one) = (step / 2, step % 2);
+                if five * 5 + one < self.records {
+                    self.delete(five * 5 + one);
+                }
+            }
+            "gone" => {
+                let i = self.rng.next() % self.records;
+                self.look(i);
+            }
             "F" => {
                 let i = popular(self);
                 self.get(i);
@@ -161,7 +238,7 @@ impl Run<'_> {
                     self.put(i);
                 }
             }
-            other => panic!("phase {other}: choose load, A, B, C, D, F"),
+            other => panic!("phase {other}: choose load, A, B, C, D, E, F, delete, gone"),
         }
     }
 }
@@ -176,13 +253,20 @@ struct Bench {
 
 impl Bench {
     fn phase(&mut self, phase: &str) -> serde_json::Value {
-        let cold = phase.chars().all(char::is_lowercase) && phase != "load";
-        let name = if phase == "load" { phase.to_owned() } else { phase.to_uppercase() };
-        let ops = if phase == "load" { self.cli.records } else if cold { self.cli.ops / 4 } else { self.cli.ops };
+        let cold = phase.len() == 1 && phase.chars().all(char::is_lowercase);
+        let name = if phase.len() == 1 { phase.to_uppercase() } else { phase.to_owned() };
+        let quarter = if cold { 4 } else { 1 } * if name == "E" { 4 } else { 1 };
+        let ops = match phase {
+            "load" => self.cli.records,
+            "delete" => self.records / 5 * 2,
+            _ => self.cli.ops / quarter,
+        };
         let evictor = cold.then(|| Evictor::start(&self.cli.dir));
-        let (reads, writes, value) = (Histogram::default(), Histogram::default(), vec![0; VALUE_BYTES]);
+        let (reads, writes, value) = (Histogram::default(), Histogram::default(), Vec::new());
         let (records, rng) = (self.records, Rng(1 + self.records + u64::from(cold)));
-        let mut run = Run { engine: &*self.engine, records, rng, reads, writes, value };
+        let sizes = Sizes { min: self.cli.value_bytes, max: self.cli.value_bytes_max.unwrap_or(self.cli.value_bytes) };
+        let mut run = Run { engine: &*self.engine, records, sizes, user_bytes: 0, rng, reads, writes, value, scanned: 0 };
+        let watch = Watch::start(&self.cli.dir);
         let (before, figures_before) = (io(), self.engine.figures());
         let (mut series, mut inside) = (Vec::new(), Vec::new());
         let begun = Instant::now();
@@ -199,13 +283,15 @@ impl Bench {
         let (read_bytes, at_end) = (io().0 - before.0, self.engine.figures());
         drop(evictor);
         let anonymous = anonymous();
-        let Run { records, reads, writes, .. } = run;
+        let Run { records, reads, writes, user_bytes, scanned, .. } = run;
         let settle = quiet();
+        let disk_peak = watch.stop();
         self.records = records;
         serde_json::json!({
             "system": self.cli.system, "variant": self.cli.variant, "phase": name, "cold": cold, "records": records, "ops": ops, "seconds": seconds,
             "ops_per_s": ops as f64 / seconds, "reads": reads.json(), "writes": writes.json(),
-            "disk_read_bytes": read_bytes, "disk_written_bytes": io().1 - before.1, "settle_s": settle, "anonymous_bytes": anonymous,
+            "disk_read_bytes": read_bytes, "disk_written_bytes": io().1 - before.1, "settle_s": settle, "user_bytes": user_bytes,
+            "scanned": scanned, "disk_bytes": disk_bytes(&self.cli.dir), "disk_peak_bytes": disk_peak, "anonymous_bytes": anonymous,
             "series": series, "inside": inside, "before": figures_before, "at_end": at_end, "after": self.engine.figures(),
         })
     }
@@ -213,6 +299,34 @@ impl Bench {
 
 fn anonymous() -> u64 {
     proc_numbers("/proc/self/status").get("RssAnon").copied().unwrap_or(0) * 1024
+}
+
+/// Looks every 200 ms how many bytes the files of a directory take.
+struct Watch {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<u64>,
+}
+
+impl Watch {
+    fn start(dir: &Path) -> Self {
+        let (stop, dir) = (Arc::new(AtomicBool::new(false)), dir.to_path_buf());
+        let seen = stop.clone();
+        let thread = std::thread::spawn(move || {
+            let mut most = 0;
+            while !seen.load(Ordering::Acquire) {
+                most = most.max(disk_bytes(&dir));
+                std::thread::sleep(Duration::from_millis(200));
+            }
+            most
+        });
+        Watch { stop, thread }
+    }
+
+    /// The most bytes seen.
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::Release);
+        self.thread.join().unwrap()
+    }
 }
 
 /// Evicts all the time, until it is dropped.

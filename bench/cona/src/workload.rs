@@ -30,6 +30,19 @@ pub fn key(i: u64) -> [u8; 20] {
     key
 }
 
+/// Bytes of values, the same each time for one record.
+#[derive(Clone, Copy)]
+pub struct Sizes {
+    pub min: usize,
+    pub max: usize,
+}
+
+impl Sizes {
+    pub fn of(&self, i: u64) -> usize {
+        self.min + (mixed(i ^ 0x5a5a) % (self.max - self.min + 1) as u64) as usize
+    }
+}
+
 /// Random bytes; the first eight say whose they are.
 pub fn value(i: u64, out: &mut [u8], rng: &mut Rng) {
     out.chunks_mut(8).for_each(|chunk| {
