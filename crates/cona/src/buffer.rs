@@ -99,6 +99,8 @@ pub(crate) struct Buffer {
     map: RwLock<BTreeMap<SmallKey, Slot>>,
     filter: Box<[AtomicU64]>,
     bytes: AtomicU64,
+    /// Keys whose newest version is a delete.
+    deletes: AtomicU64,
     /// Sequence number of the last batch applied.
     last_seq: AtomicU64,
     /// Numbers of the logs that hold its batches.
@@ -115,6 +117,7 @@ impl Buffer {
             map: RwLock::default(),
             filter: (0..words).map(|_| AtomicU64::new(0)).collect(),
             bytes: AtomicU64::new(0),
+            deletes: AtomicU64::new(0),
             last_seq: AtomicU64::new(0),
             logs: Mutex::default(),
         }
@@ -128,6 +131,11 @@ impl Buffer {
     /// Bytes of all keys and values inserted, overwritten ones included, plus the overhead of the entries.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Number of keys whose newest version is a delete.
+    pub(crate) fn deletes(&self) -> u64 {
+        self.deletes.load(Ordering::Relaxed)
     }
 
     pub(crate) fn last_seq(&self) -> u64 {
@@ -168,10 +176,12 @@ impl Buffer {
         let (word, bits) = self.filter_of(change.hash);
         word.fetch_or(bits, Ordering::Relaxed);
         let size = change.value.as_ref().map_or(0, |v| v.len()) as u64;
+        self.deletes.fetch_add(u64::from(change.value.is_none()), Ordering::Relaxed);
         match map.entry(change.key.clone()) {
             Entry::Occupied(slot) => {
                 let slot = slot.into_mut();
                 let old = std::mem::replace(&mut slot.value, change.value.clone());
+                self.deletes.fetch_sub(u64::from(old.is_none()), Ordering::Relaxed);
                 let freed = old.as_ref().map_or(0, |v| v.len()) as u64;
                 if slot.seq <= wanted && slot.seq != seq {
                     slot.older.insert(0, (slot.seq, old));

@@ -242,6 +242,11 @@ impl Cell {
         self.footer.number
     }
 
+    /// Mean bytes of a record.
+    pub(crate) fn usual_bytes(&self) -> u64 {
+        self.footer.user_bytes / self.footer.records.max(1)
+    }
+
     fn page_at(&self, page: u32) -> u64 {
         u64::from(page) * u64::from(self.footer.page_bytes)
     }

@@ -25,6 +25,8 @@ const CELLS_AT_EASE: usize = 24;
 const CELLS_MAX: usize = 128;
 /// Bytes between two pauses of a slowed writer.
 const PAUSE_BYTES: u64 = 64 << 10;
+/// Share of the oldest cell, as a divisor, that deletes in a buffer may hide before the buffer counts as full.
+const HIDDEN_SHARE: u64 = 16;
 
 /// State of the current leader: the logs.
 pub(crate) struct Committer {
@@ -198,7 +200,7 @@ impl Shared {
     fn make_room(self: &Arc<Self>, committer: &mut Committer) -> Result<Arc<State>, Error> {
         let state = self.current();
         let log_full = committer.log.as_ref().is_some_and(|log| log.bytes() >= self.options.log_bytes_max());
-        if state.active.bytes() < self.options.buffer_bytes && !log_full {
+        if state.active.bytes() < self.options.buffer_bytes && !log_full && !self.hides_much(&state) {
             return Ok(state);
         }
         drop(state);
@@ -236,6 +238,15 @@ impl Shared {
             let _ = self.work_until_done();
         }
         Ok(self.current())
+    }
+
+    /// True if the deletes in the active buffer hide so many bytes that it should become a cell, which a fold can count:
+    /// deletes of large records are small, so many fit a buffer.
+    fn hides_much(&self, state: &State) -> bool {
+        let deletes = state.active.deletes();
+        let Some(oldest) = state.cells.last().filter(|_| deletes > 0) else { return false };
+        let hidden = deletes.saturating_mul(oldest.usual_bytes());
+        hidden >= self.options.buffer_bytes.max(oldest.footer.user_bytes / HIDDEN_SHARE)
     }
 
     /// Freezes the active buffer and begins a new one with its own log.

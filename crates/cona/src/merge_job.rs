@@ -242,12 +242,17 @@ impl Shared {
     }
 
     fn due(&self, jobs: &Jobs, cells: &[Arc<Cell>]) -> Option<Plan> {
-        let usual = cells.last().map_or(0, |c| c.footer.user_bytes / c.footer.records.max(1));
+        let usual = cells.last().map_or(0, |c| c.usual_bytes());
+        let delete = if failpoint::is_active("cona.deletes_weigh_nothing") {
+            0
+        } else {
+            plan::delete_weight(usual, self.options.shape)
+        };
         let views: Vec<View> = cells
             .iter()
             .map(|c| View {
                 level: c.level,
-                weight: c.footer.user_bytes + c.footer.deletes * usual,
+                weight: c.footer.user_bytes + c.footer.deletes * delete,
                 busy: jobs.busy.contains(&c.number()) || c.damaged.load(Ordering::Relaxed),
             })
             .collect();

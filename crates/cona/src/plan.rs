@@ -10,8 +10,7 @@ pub(crate) const BOTTOM: u32 = 255;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) level: u32,
-    /// Bytes of the cell, with each delete counted as a record of average size, so that deletes, too, trigger the fold
-    /// that frees their space.
+    /// Bytes of the cell, with each delete counted by [`delete_weight`].
     pub(crate) weight: u64,
     /// Being merged, or damaged.
     pub(crate) busy: bool,
@@ -23,6 +22,19 @@ pub(crate) struct Plan {
     pub(crate) from: usize,
     pub(crate) to: usize,
     pub(crate) level: u32,
+}
+
+/// Weight of a delete that hides a record of `usual` bytes.
+///
+/// An overwritten record wastes as many bytes as its new version has. A deleted one also makes what lives smaller, to
+/// which the bound on waste relates. Let `o` be the bytes of the oldest cell, `w` the bytes of newer ones, `h` the bytes
+/// that deletes hide, `f` the fold percentage as a fraction. `o + w <= (1 + f)(o - h)` is wanted, which is
+/// `w + (1 + f) h <= f o`.
+pub(crate) fn delete_weight(usual: u64, shape: Shape) -> u64 {
+    match shape {
+        Shape::Doubling { .. } => usual,
+        Shape::Folded { fold_percent, .. } => usual.saturating_mul(100 + u64::from(fold_percent)) / 100,
+    }
 }
 
 /// Merges all free cells, down to the oldest.

@@ -5,6 +5,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("client.names_not_compared", "a reader takes any chunk for the one that the file's writer named (P2)"),
     ("cona.ack_before_sync", "a write with `Durability::Sync` is acknowledged without a sync"),
     ("cona.cell_not_synced", "the manifest names a cell that was not synced"),
+    ("cona.deletes_weigh_nothing", "deletes do not bring on the merge that frees the records they hide"),
     ("cona.drop_deletes_early", "a merge drops deletes although an older cell still has the key"),
     ("cona.keep_older", "of two records of a key a merge keeps the older"),
     ("cona.remove_log_early", "the log is removed before the manifest names the cell with its records"),
