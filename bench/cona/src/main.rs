@@ -258,7 +258,7 @@ impl Bench {
         let quarter = if cold { 4 } else { 1 } * if name == "E" { 4 } else { 1 };
         let ops = match phase {
             "load" => self.cli.records,
-            "delete" => self.records / 5 * 2,
+            "delete" => self.records.div_ceil(5) * 2,
             _ => self.cli.ops / quarter,
         };
         let evictor = cold.then(|| Evictor::start(&self.cli.dir));
