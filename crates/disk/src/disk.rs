@@ -199,6 +199,13 @@ pub trait DiskFile: Send + Sync {
     /// scrubber; correctness does not depend on it.
     fn drop_cache(&self, _offset: u64, _len: u64) {}
 
+    /// Tells the system that this range is read soon, so that it begins now. Advice only.
+    fn will_read(&self, _offset: u64, _len: u64) {}
+
+    /// Tells the system that a read says nothing of the next one, so that it reads what is asked for and no more. Advice
+    /// only.
+    fn expect_random_reads(&self) {}
+
     /// The file's path below the disk's root, for messages.
     fn path(&self) -> &str;
 }

@@ -395,6 +395,14 @@ impl DiskFile for RealFile {
         let _ = rustix::fs::fadvise(&self.file, offset, std::num::NonZeroU64::new(len), Advice::DontNeed);
     }
 
+    fn will_read(&self, offset: u64, len: u64) {
+        let _ = rustix::fs::fadvise(&self.file, offset, std::num::NonZeroU64::new(len), Advice::WillNeed);
+    }
+
+    fn expect_random_reads(&self) {
+        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::Random);
+    }
+
     fn path(&self) -> &str {
         &self.path
     }

@@ -127,6 +127,14 @@ impl DiskFile for RecordingFile {
         self.file.drop_cache(offset, len);
     }
 
+    fn will_read(&self, offset: u64, len: u64) {
+        self.file.will_read(offset, len);
+    }
+
+    fn expect_random_reads(&self) {
+        self.file.expect_random_reads();
+    }
+
     fn path(&self) -> &str {
         self.file.path()
     }
