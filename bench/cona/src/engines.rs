@@ -72,9 +72,9 @@ impl Engine for Cona {
         self.0.delete(key).unwrap();
     }
     fn scan(&self, from: &[u8], count: usize, f: &mut dyn FnMut(&[u8], &[u8])) {
-        for record in self.0.range(from..).unwrap().take(count) {
-            let (key, value) = record.unwrap();
-            f(&key, &value);
+        let mut records = self.0.range_at_most(from.., count).unwrap();
+        while let Some((key, value)) = records.next_record().unwrap() {
+            f(key, value);
         }
     }
     fn moment(&self) -> serde_json::Value {

@@ -9,7 +9,7 @@ use crate::cell_writer::CellWriter;
 use crate::error::Error;
 use crate::index::hash_key;
 use crate::manifest::{Entry, MANIFEST, Manifest};
-use crate::merge::{CellCursor, Merger};
+use crate::merge::{Ahead, CellCursor, Merger};
 use crate::plan::BOTTOM;
 use crate::store::Store;
 
@@ -103,7 +103,7 @@ fn verify_cell(cell: &Arc<Cell>, records: &mut u64) -> Result<(), Error> {
         return Err(Error::damaged(&cell.path, at, "index or footer are not what they were when the store was opened"));
     }
     let ahead = (COPY_BYTES / cell.footer.page_bytes).max(1);
-    let mut cursor = CellCursor::seek(cell.clone(), &[], ahead, ahead)?;
+    let mut cursor = CellCursor::seek(cell.clone(), &[], Ahead::steady(ahead))?;
     let mut last: Vec<u8> = Vec::new();
     let mut found = 0;
     while let Some((key, _)) = cursor.current() {

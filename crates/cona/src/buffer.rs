@@ -228,8 +228,8 @@ fn version(slot: &Slot, upto: u64) -> Option<&ValueOrDelete> {
     slot.older.iter().find(|(seq, _)| *seq <= upto).map(|(_, value)| value)
 }
 
-/// Entries that a cursor copies under one lock.
-const CHUNK: usize = 64;
+/// Entries that a cursor copies under one lock: at first, and at most.
+const CHUNK: (usize, usize) = (4, 64);
 
 /// Walks a buffer in key order as of one sequence number, while the writer continues.
 pub(crate) struct BufferCursor {
@@ -237,13 +237,15 @@ pub(crate) struct BufferCursor {
     upto: u64,
     chunk: Vec<(SmallKey, ValueOrDelete)>,
     at: usize,
+    /// Entries to copy next time.
+    ahead: usize,
     ended: bool,
 }
 
 impl BufferCursor {
     /// Positions the cursor at the first key that is not below `from`.
     pub(crate) fn seek(buffer: Arc<Buffer>, upto: u64, from: &[u8]) -> Self {
-        let mut cursor = BufferCursor { buffer, upto, chunk: Vec::new(), at: 0, ended: false };
+        let mut cursor = BufferCursor { buffer, upto, chunk: Vec::new(), at: 0, ahead: CHUNK.0, ended: false };
         cursor.fill(Bound::Included(from));
         cursor
     }
@@ -258,13 +260,14 @@ impl BufferCursor {
         for (key, slot) in map.range::<[u8], _>((from, Bound::Unbounded)) {
             if let Some(value) = version(slot, self.upto) {
                 chunk.push((key.clone(), value.clone()));
-                if chunk.len() == CHUNK {
+                if chunk.len() == self.ahead {
                     self.ended = false;
                     break;
                 }
             }
         }
         self.chunk = chunk;
+        self.ahead = (self.ahead * 2).min(CHUNK.1);
     }
 
     pub(crate) fn current(&self) -> Option<(&[u8], Option<&[u8]>)> {

@@ -14,7 +14,7 @@ use tessera_failpoint as failpoint;
 
 use crate::buffer::ValueOrDelete;
 use crate::error::Error;
-use crate::index::PageIndex;
+use crate::index::{Candidates, PageIndex};
 use crate::options::KEY_BYTES_MAX;
 use crate::page::{self, Page, RUN_HEADER_BYTES, crc32c};
 use crate::plan::BOTTOM;
@@ -130,14 +130,16 @@ pub(crate) struct StoreContext {
     /// Paths of cells that are no longer in use and can be removed.
     pub(crate) obsolete_files: Mutex<Vec<String>>,
     pub(crate) counters: Counters,
+    /// Mean nanoseconds that scans waited for the first page of a cell, lately.
+    pub(crate) seek_ns: AtomicU64,
     /// Files are synced. False for a volatile store.
     pub(crate) durable: bool,
 }
 
 impl StoreContext {
     pub(crate) fn new(disk: Arc<dyn Disk>, dir: &str, durable: bool) -> Arc<Self> {
-        let (obsolete_files, counters) = Default::default();
-        Arc::new(StoreContext { disk, dir: dir.into(), obsolete_files, counters, durable })
+        let (obsolete_files, counters, seek_ns) = Default::default();
+        Arc::new(StoreContext { disk, dir: dir.into(), obsolete_files, counters, seek_ns, durable })
     }
 
     /// A file's path in the store's directory.
@@ -224,6 +226,8 @@ impl Cell {
         index: PageIndex,
         (first_key, last_key): (Vec<u8>, Vec<u8>),
     ) -> Self {
+        // Cursors and lookups know what they read next; the system's guess reads up to 128 KiB around it.
+        file.expect_random_reads();
         Cell {
             footer,
             level,
@@ -258,6 +262,23 @@ impl Cell {
 
     pub(crate) fn malformed(&self, page: u32) -> Error {
         Error::damaged(&self.path, self.page_at(page), "a record reaches beyond its page")
+    }
+
+    /// Pages of the file of which the first may hold the first key that is not below `from`, the last one too.
+    pub(crate) fn pages_from(&self, from: &[u8]) -> (u32, u32) {
+        if from <= &self.first_key[..] {
+            return (0, 0);
+        }
+        let pages = |c: Candidates| (self.index.physical(c.block, c.from), self.index.physical(c.block, c.to));
+        self.index.candidates(from).map_or((0, 0), pages)
+    }
+
+    /// Tells the disk that pages are read soon.
+    pub(crate) fn will_read(&self, page: u32, pages: u32) {
+        if page < self.footer.pages {
+            let pages = pages.min(self.footer.pages - page);
+            self.file.will_read(self.page_at(page), u64::from(pages) * u64::from(self.footer.page_bytes));
+        }
     }
 
     pub(crate) fn read_pages(&self, page: u32, bytes: &mut [u8]) -> Result<(), Error> {

@@ -15,8 +15,9 @@ pub(crate) struct CellCursor {
     /// Pages read ahead, from page `chunk_page` on.
     chunk: Vec<u8>,
     chunk_page: u32,
-    /// Pages to read ahead next time, and the maximum.
+    /// Pages to read next time and the time after, and the maximum.
     ahead: u32,
+    ahead_next: u32,
     ahead_max: u32,
     page: u32,
     /// Offset of the current page in `chunk`.
@@ -28,21 +29,43 @@ pub(crate) struct CellCursor {
     spot: Option<Spot>,
 }
 
+/// How many pages a cursor reads at once.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ahead {
+    /// At first.
+    pub(crate) first: u32,
+    /// The second time; doubles each time.
+    pub(crate) then: u32,
+    /// At most.
+    pub(crate) max: u32,
+}
+
+impl Ahead {
+    /// The same number each time.
+    pub(crate) fn steady(pages: u32) -> Self {
+        Ahead { first: pages, then: pages, max: pages }
+    }
+}
+
+/// Pages a chunk must have for the next one to be asked for while this one is read: a scan that reads so many goes on.
+const PREFETCH_PAGES: u32 = 8;
+
 impl CellCursor {
-    /// Positions the cursor at the first record whose key is not below `from`. Reads `ahead` pages at first, up to
-    /// `ahead_max` later.
-    pub(crate) fn seek(cell: Arc<Cell>, from: &[u8], ahead: u32, ahead_max: u32) -> Result<Self, Error> {
-        let page = if from <= &cell.first_key[..] {
-            0
-        } else {
-            cell.index.candidates(from).map_or(0, |c| cell.index.physical(c.block, c.from))
-        };
+    /// Positions the cursor at the first record whose key is not below `from`.
+    pub(crate) fn seek(cell: Arc<Cell>, from: &[u8], ahead: Ahead) -> Result<Self, Error> {
+        let first_page = cell.pages_from(from).0;
+        Self::seek_at(cell, first_page, from, ahead)
+    }
+
+    /// As [`CellCursor::seek`], with the page given at which such records begin or before which none is.
+    pub(crate) fn seek_at(cell: Arc<Cell>, page: u32, from: &[u8], ahead: Ahead) -> Result<Self, Error> {
         let mut cursor = CellCursor {
             cell,
             chunk: Vec::new(),
             chunk_page: 0,
-            ahead,
-            ahead_max,
+            ahead: ahead.first,
+            ahead_next: ahead.then,
+            ahead_max: ahead.max,
             page,
             page_from: 0,
             left: 0,
@@ -53,7 +76,7 @@ impl CellCursor {
         if from > &cursor.cell.last_key[..] {
             return Ok(cursor);
         }
-        cursor.load_page()?;
+        cursor.load_page(from)?;
         while cursor.current().is_some_and(|(key, _)| key < from) {
             cursor.advance()?;
         }
@@ -95,11 +118,28 @@ impl CellCursor {
         }
         let run_bytes = self.run.take().map_or(0, |run| run.len() + RUN_HEADER_BYTES);
         self.page += run_bytes.div_ceil(self.page_bytes()).max(1) as u32;
-        self.load_page()
+        self.load_page(&[])
     }
 
-    /// Makes the first record of page `self.page` current.
-    fn load_page(&mut self) -> Result<(), Error> {
+    /// Reads the chunk that begins with page `self.page`.
+    fn read_chunk(&mut self) -> Result<(), Error> {
+        let pages = self.ahead.min(self.cell.footer.pages - self.page);
+        self.chunk.resize(pages as usize * self.page_bytes(), 0);
+        self.chunk_page = self.page;
+        if let Err(e) = self.cell.read_pages(self.page, &mut self.chunk) {
+            self.chunk.clear();
+            return Err(e);
+        }
+        self.ahead = self.ahead_next;
+        self.ahead_next = (self.ahead * 2).min(self.ahead_max);
+        if pages >= PREFETCH_PAGES {
+            self.cell.will_read(self.page + pages, self.ahead);
+        }
+        Ok(())
+    }
+
+    /// Makes the first record of page `self.page` current whose key is not below `from`, or the page's last one.
+    fn load_page(&mut self, from: &[u8]) -> Result<(), Error> {
         self.spot = None;
         if self.page >= self.cell.footer.pages {
             return Ok(());
@@ -107,23 +147,23 @@ impl CellCursor {
         let size = self.page_bytes();
         let pages = (self.chunk.len() / size) as u32;
         if self.page < self.chunk_page || self.page >= self.chunk_page + pages {
-            let pages = self.ahead.min(self.cell.footer.pages - self.page);
-            self.chunk.resize(pages as usize * size, 0);
-            self.chunk_page = self.page;
-            if let Err(e) = self.cell.read_pages(self.page, &mut self.chunk) {
-                self.chunk.clear();
-                return Err(e);
-            }
-            self.ahead = (self.ahead * 2).min(self.ahead_max);
+            self.read_chunk()?;
         }
         self.page_from = (self.page - self.chunk_page) as usize * size;
         let bytes = &self.chunk[self.page_from..self.page_from + size];
         match self.cell.parse(bytes, self.page)? {
             Page::Records(records) => {
-                self.left = records.len();
-                self.next_at = PAGE_HEADER_BYTES;
-                if self.left == 0 {
+                if records.len() == 0 {
                     return Err(self.cell.malformed(self.page));
+                }
+                (self.left, self.next_at) = (records.len(), PAGE_HEADER_BYTES);
+                if !from.is_empty() {
+                    let first = records.search(from).map(|(at, _)| at.min(records.len() - 1));
+                    let spot = first.and_then(|at| Some((at, records.spot(at)?)));
+                    let (at, spot) = spot.ok_or_else(|| self.cell.malformed(self.page))?;
+                    (self.left, self.next_at) = (records.len() - at - 1, spot.value_at + spot.value_len);
+                    self.spot = Some(spot);
+                    return Ok(());
                 }
                 self.advance()
             }
@@ -173,6 +213,8 @@ pub(crate) struct Merger {
     skip: usize,
     /// Sources whose current key is the smallest; the first of them wins.
     winners: Vec<usize>,
+    /// The smallest head of the other sources.
+    second: Option<u64>,
 }
 
 impl Merger {
@@ -182,7 +224,7 @@ impl Merger {
 
     /// A merger of sources whose keys share their first `skip` bytes.
     fn with_prefix(sources: Vec<Cursor>, skip: usize) -> Self {
-        let mut merger = Merger { heads: vec![None; sources.len()], sources, skip, winners: Vec::new() };
+        let mut merger = Merger { heads: vec![None; sources.len()], sources, skip, winners: Vec::new(), second: None };
         (0..merger.sources.len()).for_each(|i| merger.note(i));
         merger.choose();
         merger
@@ -190,7 +232,8 @@ impl Merger {
 
     /// Merges whole cells, newest first.
     pub(crate) fn of_cells(cells: &[Arc<Cell>], ahead: u32) -> Result<Self, Error> {
-        let cursor = |cell: &Arc<Cell>| Ok(Cursor::Cell(Box::new(CellCursor::seek(cell.clone(), &[], ahead, ahead)?)));
+        let ahead = Ahead::steady(ahead);
+        let cursor = |cell: &Arc<Cell>| Ok(Cursor::Cell(Box::new(CellCursor::seek(cell.clone(), &[], ahead)?)));
         let sources = cells.iter().map(cursor).collect::<Result<_, Error>>()?;
         let one = cells.first().map_or(&[][..], |c| &c.first_key);
         let bounds = cells.iter().flat_map(|c| [&c.first_key, &c.last_key]);
@@ -203,6 +246,7 @@ impl Merger {
 
     fn choose(&mut self) {
         self.winners.clear();
+        self.second = None;
         let mut best: Option<(u64, usize)> = None;
         for (i, head) in self.heads.iter().enumerate() {
             let Some(head) = *head else { continue };
@@ -213,14 +257,21 @@ impl Merger {
             };
             match order {
                 Ordering::Less => {
+                    self.second = best.map(|(least, _)| least).or(self.second);
                     best = Some((head, i));
                     self.winners.clear();
                     self.winners.push(i);
                 }
                 Ordering::Equal => self.winners.push(i),
-                Ordering::Greater => {}
+                Ordering::Greater => self.second = Some(self.second.map_or(head, |second| second.min(head))),
             }
         }
+    }
+
+    /// True if the only winner remains the winner after it moved, which its head alone shows.
+    fn wins_again(&self) -> bool {
+        let [winner] = self.winners[..] else { return false };
+        self.heads[winner].is_some_and(|head| self.second.is_none_or(|second| head < second))
     }
 
     fn key(&self, source: usize) -> &[u8] {
@@ -244,7 +295,9 @@ impl Merger {
             self.note(source);
         }
         let moved = self.winners.len() as u64;
-        self.choose();
+        if !self.wins_again() {
+            self.choose();
+        }
         Ok(moved)
     }
 }

@@ -4,17 +4,22 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
 
 use parking_lot::Mutex;
 
 use crate::buffer::BufferCursor;
+use crate::cell::Cell;
 use crate::error::Error;
 use crate::index::hash_key;
-use crate::merge::{CellCursor, Cursor, Merger};
+use crate::merge::{Ahead, CellCursor, Cursor, Merger};
 use crate::state::{Shared, State};
 
-/// Pages that a scan reads ahead: initially, and at most.
-const SCAN_AHEAD: (u32, u32) = (2, 64);
+/// Most pages that a scan reads at once from a cell.
+const SCAN_AHEAD_MAX: u32 = 64;
+/// Nanoseconds that scans wait for the first page of a cell above which they ask for the pages of all cells before they
+/// read the first: pages of memory come faster, and a flash reads several pages at once in little more time than one.
+const SEEK_SLOW_NS: u64 = 10_000;
 
 /// Sequences that open snapshots need.
 #[derive(Default)]
@@ -113,19 +118,57 @@ impl Snapshot {
     /// # Errors
     /// As for [`Snapshot::get`], also from each step.
     pub fn range<'k>(&self, range: impl RangeBounds<&'k [u8]>) -> Result<Scan, Error> {
+        self.range_at_most(range, usize::MAX)
+    }
+
+    /// The first `limit` records with keys in `range`. Reads no more pages than so many records are likely to need, so
+    /// short scans read less than with [`Snapshot::range`].
+    ///
+    /// # Errors
+    /// As for [`Snapshot::get`], also from each step.
+    pub fn range_at_most<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: usize) -> Result<Scan, Error> {
         let (from, skip) = match range.start_bound() {
-            Bound::Included(key) => (key.to_vec(), None),
-            Bound::Excluded(key) => (key.to_vec(), Some(key.to_vec())),
-            Bound::Unbounded => (Vec::new(), None),
+            Bound::Included(key) => (*key, None),
+            Bound::Excluded(key) => (*key, Some(key.to_vec())),
+            Bound::Unbounded => (&[][..], None),
         };
         let end = range.end_bound().map(|key| key.to_vec());
-        let mut sources = self.buffer_cursors(&from);
-        for cell in self.state.cells.iter() {
-            let cursor = CellCursor::seek(cell.clone(), &from, SCAN_AHEAD.0, SCAN_AHEAD.1)?;
-            sources.push(Cursor::Cell(Box::new(cursor)));
-        }
+        let mut sources = self.buffer_cursors(from);
+        sources.retain(|source| source.current().is_some());
+        self.seek_cells(from, end.as_ref().map(|end| &end[..]), limit, &mut sources)?;
         let _registration = self.registration.clone();
-        Ok(Scan { merger: Merger::new(sources), skip, end, failed: false, _registration })
+        Ok(Scan { merger: Merger::new(sources), skip, end, left: limit, moved: true, failed: false, _registration })
+    }
+
+    /// Adds cursors over the cells that reach into `from..end`.
+    fn seek_cells(&self, from: &[u8], end: Bound<&[u8]>, limit: usize, sources: &mut Vec<Cursor>) -> Result<(), Error> {
+        let cells = || {
+            let reach = |cell: &&Arc<Cell>| from <= &cell.last_key[..] && begins_before(&cell.first_key, end);
+            self.state.cells.iter().filter(reach)
+        };
+        let count = cells().count() as u64;
+        if count == 0 {
+            return Ok(());
+        }
+        let records: u64 = cells().map(|cell| cell.footer.records).sum();
+        let seek_ns = &self.registration.shared.context.seek_ns;
+        let mean = seek_ns.load(Ordering::Relaxed);
+        let slow = mean > SEEK_SLOW_NS;
+        if slow && count > 1 {
+            for cell in cells() {
+                let (page, first) = first_read(cell, from, limit, records, slow);
+                cell.will_read(page, first);
+            }
+        }
+        let begun = Instant::now();
+        for cell in cells() {
+            let (page, first) = first_read(cell, from, limit, records, slow);
+            let ahead = Ahead { first, then: 1, max: SCAN_AHEAD_MAX };
+            sources.push(Cursor::Cell(Box::new(CellCursor::seek_at(cell.clone(), page, from, ahead)?)));
+        }
+        let now = begun.elapsed().as_nanos() as u64 / count;
+        seek_ns.store(mean - mean / 4 + now / 4, Ordering::Relaxed);
+        Ok(())
     }
 
     /// All records whose keys begin with `prefix`, in key order.
@@ -140,6 +183,25 @@ impl Snapshot {
     }
 }
 
+fn begins_before(first_key: &[u8], end: Bound<&[u8]>) -> bool {
+    match end {
+        Bound::Included(end) => first_key <= end,
+        Bound::Excluded(end) => first_key < end,
+        Bound::Unbounded => true,
+    }
+}
+
+/// The page at which a scan of at most `limit` records from `from` on begins in a cell, and the pages that it will read
+/// there if the `records` of all cells are mixed well: on average, or, where reads are slow, at most.
+fn first_read(cell: &Cell, from: &[u8], limit: usize, records: u64, slow: bool) -> (u32, u32) {
+    let (page, last) = cell.pages_from(from);
+    let records = records.max(1);
+    let pages = (limit as u64).saturating_mul(u64::from(cell.footer.pages));
+    let share = pages.saturating_add(if slow { records - 1 } else { records / 2 }) / records;
+    let share = if limit == usize::MAX { 0 } else { share.min(u64::from(SCAN_AHEAD_MAX)) as u32 };
+    (page, (last - page + 1 + share).min(SCAN_AHEAD_MAX))
+}
+
 /// The smallest key above all keys that begin with `prefix`.
 fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     let keep = prefix.iter().rposition(|&byte| byte < 255)?;
@@ -148,37 +210,67 @@ fn after_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
     Some(end)
 }
 
-/// An iterator over records in key order. After an error it ends. It sees its snapshot even once that is dropped.
+/// The records of a range in key order. After an error it ends. It sees its snapshot even once that is dropped.
+///
+/// As an iterator it copies each record; [`Scan::next_record`] lends it.
 pub struct Scan {
     merger: Merger,
     skip: Option<Vec<u8>>,
     end: Bound<Vec<u8>>,
+    /// Records that may still be returned.
+    left: usize,
+    /// The current record of the merger was not returned yet.
+    moved: bool,
     failed: bool,
     /// Must be dropped after `merger`.
     _registration: Arc<Registration>,
+}
+
+/// A key and its value, lent by a scan until its next step.
+pub type Record<'a> = (&'a [u8], &'a [u8]);
+
+impl Scan {
+    /// The next record; `None` at the end.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] or the disk's. The scan has then ended: a record could be missing.
+    pub fn next_record(&mut self) -> Result<Option<Record<'_>>, Error> {
+        if self.failed || self.left == 0 || !self.find().inspect_err(|_| self.failed = true)? {
+            return Ok(None);
+        }
+        self.left -= 1;
+        self.moved = false;
+        Ok(self.merger.current(false).and_then(|(key, value)| Some((key, value?))))
+    }
+
+    /// Moves the merger to the next record that is to be returned. False if there is none.
+    fn find(&mut self) -> Result<bool, Error> {
+        loop {
+            if !std::mem::replace(&mut self.moved, true) {
+                self.merger.advance()?;
+            }
+            let Some((key, value)) = self.merger.current(false) else { return self.ended() };
+            if !begins_before(key, self.end.as_ref().map(|end| &end[..])) {
+                return self.ended();
+            }
+            if value.is_some() && self.skip.as_deref() != Some(key) {
+                return Ok(true);
+            }
+            self.moved = false;
+        }
+    }
+
+    fn ended(&mut self) -> Result<bool, Error> {
+        self.left = 0;
+        Ok(false)
+    }
 }
 
 impl Iterator for Scan {
     type Item = Result<crate::store::Pair, Error>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        while !self.failed {
-            let (key, value) = self.merger.current(false)?;
-            let end = self.end.as_ref().map(|end| &end[..]);
-            if !(Bound::Unbounded, end).contains(key) {
-                return None;
-            }
-            let skipped = self.skip.as_deref() == Some(key);
-            let item = value.filter(|_| !skipped).map(|value| (key.to_vec(), value.to_vec()));
-            if let Err(error) = self.merger.advance() {
-                // Return the error first, and no record after it: a record could be missing in between.
-                self.failed = true;
-                return Some(Err(error));
-            }
-            if let Some(item) = item {
-                return Some(Ok(item));
-            }
-        }
-        None
+        let record = self.next_record().transpose()?;
+        Some(record.map(|(key, value)| (key.to_vec(), value.to_vec())))
     }
 }

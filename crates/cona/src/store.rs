@@ -209,6 +209,14 @@ impl Store {
         self.snapshot().range(range)
     }
 
+    /// The first `limit` current records with keys in `range`; see [`Snapshot::range_at_most`].
+    ///
+    /// # Errors
+    /// As for [`Store::get`], also from each step.
+    pub fn range_at_most<'k>(&self, range: impl RangeBounds<&'k [u8]>, limit: usize) -> Result<Scan, Error> {
+        self.snapshot().range_at_most(range, limit)
+    }
+
     /// All current records whose keys begin with `prefix`, in key order.
     ///
     /// # Errors

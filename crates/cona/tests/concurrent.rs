@@ -45,6 +45,16 @@ fn readers_see_whole_batches_and_never_go_back() {
                         assert_eq!(left, right, "half a batch of pair {n}");
                         let now = number(store.get(&a).unwrap());
                         assert!(now >= left, "pair {n} went back from {left} to {now}");
+                        let mut scan = snapshot.range_at_most(&a[..].., 3).unwrap();
+                        if let Some((key, value)) = scan.next_record().unwrap().filter(|(key, _)| *key == a) {
+                            assert_eq!(
+                                number(Some(value.to_vec())),
+                                left,
+                                "a scan of {key:?} differs from its snapshot"
+                            );
+                        } else {
+                            assert_eq!(left, 0, "a scan misses pair {n}");
+                        }
                         if n.is_multiple_of(64) {
                             let all = all(snapshot.range(..).unwrap()).unwrap();
                             assert_eq!(all.len() % 2, 0, "half a batch in a scan");

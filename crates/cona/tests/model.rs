@@ -72,10 +72,27 @@ impl Run {
             .map(|(k, v)| (k.clone(), v.clone()))
             .collect();
         ensure(got == expected, || format!("{bounds:?}: {} records, expected {}", got.len(), expected.len()))?;
+        self.scan_at_most(bounds)?;
         let prefix = [&b"user"[..], b"long", b"k1", &[0, 0], &[255]][self.rng.below(5) as usize];
         let got = all(self.store().prefix(prefix).unwrap()).unwrap();
         let expected = self.model.iter().filter(|(k, _)| k.starts_with(prefix)).count();
         ensure(got.len() == expected, || format!("prefix {prefix:?}: {} records, expected {expected}", got.len()))
+    }
+
+    /// A limited scan gives the first records of the range, lent or copied.
+    fn scan_at_most(&mut self, bounds: (Bound<&[u8]>, Bound<&[u8]>)) -> Result<(), String> {
+        let limit = self.rng.below(40) as usize;
+        let within = self.model.iter().filter(|(k, _)| std::ops::RangeBounds::contains(&bounds, &&k[..]));
+        let expected: Vec<_> = within.take(limit).map(|(k, v)| (k.clone(), v.clone())).collect();
+        let mut scan = self.store().range_at_most(bounds, limit).unwrap();
+        let mut got = Vec::new();
+        while let Some((key, value)) = scan.next_record().unwrap() {
+            got.push((key.to_vec(), value.to_vec()));
+        }
+        ensure(scan.next_record().unwrap().is_none(), || "a scan goes on behind its end".into())?;
+        ensure(got == expected, || format!("{bounds:?}, at most {limit}: {}, expected {}", got.len(), expected.len()))?;
+        let copied: Result<Vec<_>, _> = self.store().range(bounds).unwrap().take(limit).collect();
+        ensure(copied.unwrap() == expected, || format!("{bounds:?}: the first {limit} differ"))
     }
 
     fn snapshots(&mut self) -> Result<(), String> {

@@ -127,7 +127,7 @@ impl ConaIndex {
         // Each pending removal hides at most one written row.
         let wanted = limit.saturating_add(unwritten.len());
         let mut rows = PendingRows::new();
-        for row in self.store()?.snapshot().range((from, Bound::Excluded(&end[..])))?.take(wanted) {
+        for row in self.store()?.range_at_most((from, Bound::Excluded(&end[..])), wanted)? {
             let (key, value) = row?;
             rows.insert(key, Some(value));
         }

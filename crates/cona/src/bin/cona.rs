@@ -121,10 +121,11 @@ fn run(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
             let (from, to) = (bytes(from), bytes(to));
             let scan = match prefix {
                 Some(prefix) => snapshot.prefix(prefix.as_bytes())?,
-                None => snapshot.range((
-                    from.as_deref().map_or(Bound::Unbounded, Bound::Included),
-                    to.as_deref().map_or(Bound::Unbounded, Bound::Excluded),
-                ))?,
+                None => {
+                    let from = from.as_deref().map_or(Bound::Unbounded, Bound::Included);
+                    let to = to.as_deref().map_or(Bound::Unbounded, Bound::Excluded);
+                    snapshot.range_at_most((from, to), limit.unwrap_or(usize::MAX))?
+                }
             };
             for record in scan.take(limit.unwrap_or(usize::MAX)) {
                 let (key, value) = record?;
