@@ -4,12 +4,13 @@ use std::sync::Arc;
 
 use tessera_disk::Disk;
 
-use crate::cell::{Cell, StoreContext, read_exact};
-use crate::cell_writer::CellWriter;
+use crate::cell::{Cell, FOOTER_BYTES, Footer, StoreContext, read_exact};
+use crate::cell_writer::{CellShape, CellWriter};
 use crate::error::Error;
 use crate::index::hash_key;
 use crate::manifest::{Entry, MANIFEST, Manifest};
 use crate::merge::{Ahead, CellCursor, Merger};
+use crate::page::Content;
 use crate::plan::BOTTOM;
 use crate::store::Store;
 
@@ -39,6 +40,10 @@ impl Store {
             report.cells += 1;
             report.bytes += cell.footer.file_bytes();
             cell.file.drop_cache(0, cell.footer.file_bytes());
+            for owned in &cell.values {
+                report.bytes += owned.file.file_bytes;
+                owned.file.file.drop_cache(0, owned.file.file_bytes);
+            }
             if let Err(error) = verify_cell(cell, &mut report.records) {
                 report.damage.push(error);
             }
@@ -61,13 +66,14 @@ impl Store {
         }
         let (snapshot, options) = (self.snapshot(), &self.shared.options);
         let mut cells = Vec::new();
-        let buffers = CellWriter::create(&to, 1, 0, options.page_bytes, 10)?;
+        let shape = CellShape { filter_bits: 10, ..options.cell_shape(0, false) };
+        let buffers = CellWriter::create(&to, 1, 0, shape)?;
         cells.extend(write_copy(buffers, snapshot.buffers(), 0)?);
         // A cell's number is part of its checksums, so its pages cannot be copied as they are. Reading checks them.
         for cell in snapshot.state.cells.iter() {
             let (level, page_bytes) = (cell.level, cell.footer.page_bytes);
-            let bits = options.filter_bits_of(level, level == BOTTOM);
-            let writer = CellWriter::create(&to, cells.len() as u64 + 1, level, page_bytes, bits)?;
+            let shape = CellShape { page_bytes, ..options.cell_shape(level, level == BOTTOM) };
+            let writer = CellWriter::create(&to, cells.len() as u64 + 1, level, shape)?;
             let merger = Merger::of_cells(std::slice::from_ref(cell), (COPY_BYTES / page_bytes).max(1))?;
             cells.extend(write_copy(writer, merger, level)?);
         }
@@ -79,8 +85,16 @@ impl Store {
 
 /// Writes all records of `merger` as a cell; `None` if there are none.
 fn write_copy(mut writer: CellWriter, mut merger: Merger, level: u32) -> Result<Option<Entry>, Error> {
-    while let Some((key, value)) = merger.current(false) {
-        writer.add(key, value)?;
+    let mut value = Vec::new();
+    while let Some((key, content)) = merger.current(false) {
+        let content = match content {
+            Content::Apart(pointer) => {
+                merger.read(&pointer, &mut value)?;
+                Content::Value(&value)
+            }
+            content => content,
+        };
+        writer.add(key, content)?;
         merger.advance()?;
     }
     if writer.records() == 0 {
@@ -97,16 +111,20 @@ fn verify_cell(cell: &Arc<Cell>, records: &mut u64) -> Result<(), Error> {
     let mut tail =
         vec![0; (cell.footer.file_bytes() - u64::from(cell.footer.pages) * u64::from(cell.footer.page_bytes)) as usize];
     read_exact(file, &cell.path, cell.footer.file_bytes() - tail.len() as u64, &mut tail)?;
-    let section = cell.footer.index_bytes as usize + cell.footer.bounds_bytes as usize;
-    if crate::page::crc32c(&tail[..section]) != cell.footer.index_crc || tail[section..] != cell.footer.encode() {
-        let at = cell.footer.file_bytes() - tail.len() as u64;
+    let section = tail.len() - FOOTER_BYTES;
+    let at = cell.footer.file_bytes() - tail.len() as u64;
+    let footer = tail[section..].first_chunk().map(|bytes| Footer::decode(bytes, &cell.path, at + section as u64));
+    if crate::page::crc32c(&tail[..section]) != cell.footer.index_crc || footer.transpose()? != Some(cell.footer) {
         return Err(Error::damaged(&cell.path, at, "index or footer are not what they were when the store was opened"));
     }
     let ahead = (COPY_BYTES / cell.footer.page_bytes).max(1);
     let mut cursor = CellCursor::seek(cell.clone(), &[], Ahead::steady(ahead))?;
     let mut last: Vec<u8> = Vec::new();
-    let mut found = 0;
-    while let Some((key, _)) = cursor.current() {
+    let (mut found, mut value) = (0, Vec::new());
+    while let Some((key, content)) = cursor.current() {
+        if let Content::Apart(pointer) = content {
+            cell.read_value(&pointer, &mut value)?;
+        }
         let wrong = |what: &str| Error::damaged(&cell.path, cursor.offset(), what.to_owned());
         if found > 0 && key <= &last[..] {
             return Err(wrong("keys do not ascend"));

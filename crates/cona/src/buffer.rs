@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use parking_lot::{Mutex, RwLock};
 
+use crate::page::Content;
+
 /// A value, or `None` for a delete.
 pub(crate) type ValueOrDelete<T = Arc<[u8]>> = Option<T>;
 
@@ -270,8 +272,8 @@ impl BufferCursor {
         self.ahead = (self.ahead * 2).min(CHUNK.1);
     }
 
-    pub(crate) fn current(&self) -> Option<(&[u8], Option<&[u8]>)> {
-        self.chunk.get(self.at).map(|(key, value)| (key.as_bytes(), value.as_deref()))
+    pub(crate) fn current(&self) -> Option<(&[u8], Content<'_>)> {
+        self.chunk.get(self.at).map(|(key, value)| (key.as_bytes(), Content::of(value.as_deref())))
     }
 
     pub(crate) fn advance(&mut self) {

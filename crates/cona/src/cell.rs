@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
 use tessera_disk::layout;
-use tessera_disk::record::{Field, HeaderFormat, numbered_name};
+use tessera_disk::record::{Field, HeaderFault, HeaderFormat, numbered_name};
 use tessera_disk::{Disk, DiskError, DiskFile, OpenMode};
 use tessera_failpoint as failpoint;
 
@@ -16,14 +16,17 @@ use crate::buffer::ValueOrDelete;
 use crate::error::Error;
 use crate::index::{Candidates, PageIndex};
 use crate::options::KEY_BYTES_MAX;
-use crate::page::{self, Page, RUN_HEADER_BYTES, crc32c};
+use crate::page::{self, Content, Page, RUN_HEADER_BYTES, crc32c};
 use crate::plan::BOTTOM;
+use crate::values::{self, OWNED_BYTES, Owned, Pointer};
 
 pub(crate) const FOOTER_BYTES: usize = 96;
-const FORMAT: HeaderFormat = HeaderFormat { magic: *b"CONACELL", version: 1, crc_at: FOOTER_BYTES - 4 };
+const FORMAT: HeaderFormat = HeaderFormat { magic: *b"CONACELL", version: 2, crc_at: FOOTER_BYTES - 4 };
+/// Cells without value files.
+const FORMAT_1: HeaderFormat = HeaderFormat { version: 1, ..FORMAT };
 
-// docs/formats.md, section 5.3: magic, version, page bytes, number, pages, index, bounds, checksum, records, deletes, user bytes; zeros.
-const _: () = assert!(8 + 4 + 4 + 8 + 4 * 4 + 3 * 8 <= FORMAT.crc_at && FORMAT.crc_at == 92);
+// docs/formats.md, section 5.3: magic, version, page bytes, number, pages, index, bounds, checksum, records, deletes, user bytes, value files; zeros.
+const _: () = assert!(8 + 4 + 4 + 8 + 4 * 4 + 3 * 8 + 4 <= FORMAT.crc_at && FORMAT.crc_at == 92);
 const _: () = assert!(KEY_BYTES_MAX <= u16::MAX as usize, "the lengths of the bounds have 16 bits");
 
 layout! {
@@ -35,12 +38,14 @@ layout! {
         pub(crate) pages: u32 = 24,
         pub(crate) index_bytes: u32 = 28,
         pub(crate) bounds_bytes: u32 = 32,
-        /// crc32c of index and bounds.
+        /// crc32c of index, bounds and list of value files.
         pub(crate) index_crc: u32 = 36,
         pub(crate) records: u64 = 40,
         pub(crate) deletes: u64 = 48,
         /// Bytes of keys and values.
         pub(crate) user_bytes: u64 = 56,
+        /// Number of value files.
+        pub(crate) values: u32 = 64,
     }
 }
 
@@ -51,13 +56,18 @@ impl Footer {
     }
 
     pub(crate) fn decode(bytes: &[u8; FOOTER_BYTES], file: &str, at: u64) -> Result<Self, Error> {
-        FORMAT.decode(bytes).map_err(|fault| Error::of_header(fault, "footer", &FORMAT, file, at))
+        let decoded = match FORMAT.decode(bytes) {
+            Err(HeaderFault::Version(1)) => FORMAT_1.decode(bytes),
+            decoded => decoded,
+        };
+        decoded.map_err(|fault| Error::of_header(fault, "footer", &FORMAT, file, at))
     }
 
     pub(crate) fn file_bytes(&self) -> u64 {
         u64::from(self.pages) * u64::from(self.page_bytes)
             + u64::from(self.index_bytes)
             + u64::from(self.bounds_bytes)
+            + u64::from(self.values) * OWNED_BYTES as u64
             + FOOTER_BYTES as u64
     }
 }
@@ -108,6 +118,8 @@ pub(crate) struct Cell {
     pub(crate) index: PageIndex,
     pub(crate) first_key: Vec<u8>,
     pub(crate) last_key: Vec<u8>,
+    /// Its value files, in the order of their numbers.
+    pub(crate) values: Vec<Owned>,
     /// The manifest no longer names this cell: its file is removed with the last reference.
     pub(crate) obsolete: AtomicBool,
     /// A merge found damage in this cell; later merges leave it out.
@@ -205,16 +217,22 @@ impl Cell {
             return Err(damaged(at, "the footer is of another cell or does not fit the file's length".into()));
         }
         let index_at = u64::from(footer.pages) * u64::from(footer.page_bytes);
-        let mut section = vec![0; footer.index_bytes as usize + footer.bounds_bytes as usize];
+        let (index_bytes, bounds_bytes) = (footer.index_bytes as usize, footer.bounds_bytes as usize);
+        let mut section = vec![0; index_bytes + bounds_bytes + footer.values as usize * OWNED_BYTES];
         read_exact(&*file, &path, index_at, &mut section)?;
         let (got, expected) = (crc32c(&section), footer.index_crc);
         if got != expected {
             return Err(damaged(index_at, format!("checksum of the index is {got:#010x}, expected {expected:#010x}")));
         }
-        let (index, bounds) = section.split_at(footer.index_bytes as usize);
+        let (index, rest) = section.split_at(index_bytes);
+        let (bounds, list) = rest.split_at(bounds_bytes);
         let index = PageIndex::decode(index).map_err(|what| damaged(index_at, what.into()))?;
         let bounds = decode_bounds(bounds).ok_or_else(|| damaged(index_at, "the bounds are malformed".into()))?;
-        Ok(Self::assemble(context, footer, level, file, path, index, bounds))
+        let values = values::open_list(context, list)?;
+        if !values.is_sorted_by(|a, b| a.file.number < b.file.number) {
+            return Err(damaged(index_at, "the value files are out of order".into()));
+        }
+        Ok(Self::assemble(context, footer, level, file, path, (index, bounds, values)))
     }
 
     pub(crate) fn assemble(
@@ -223,8 +241,7 @@ impl Cell {
         level: u32,
         file: Arc<dyn DiskFile>,
         path: String,
-        index: PageIndex,
-        (first_key, last_key): (Vec<u8>, Vec<u8>),
+        (index, (first_key, last_key), values): (PageIndex, (Vec<u8>, Vec<u8>), Vec<Owned>),
     ) -> Self {
         // Cursors and lookups know what they read next; the system's guess reads up to 128 KiB around it.
         file.expect_random_reads();
@@ -236,6 +253,7 @@ impl Cell {
             index,
             first_key,
             last_key,
+            values,
             obsolete: AtomicBool::new(false),
             damaged: AtomicBool::new(false),
             context: context.clone(),
@@ -244,6 +262,32 @@ impl Cell {
 
     pub(crate) fn number(&self) -> u64 {
         self.footer.number
+    }
+
+    fn value_file(&self, number: u64) -> Option<&Owned> {
+        let at = self.values.binary_search_by_key(&number, |owned| owned.file.number).ok()?;
+        Some(&self.values[at])
+    }
+
+    /// True if a value file belongs to this cell.
+    pub(crate) fn owns(&self, value_file: u64) -> bool {
+        self.value_file(value_file).is_some()
+    }
+
+    /// Bytes of all its value files, and bytes of them that it does not point to.
+    pub(crate) fn value_bytes(&self) -> (u64, u64) {
+        let all = self.values.iter().map(|owned| (owned.file.file_bytes, owned.dead_bytes()));
+        all.fold((0, 0), |(bytes, dead), (more, more_dead)| (bytes + more, dead + more_dead))
+    }
+
+    /// Reads a value that a record of this cell points to.
+    pub(crate) fn read_value(&self, pointer: &Pointer, value: &mut Vec<u8>) -> Result<(), Error> {
+        let Some(owned) = self.value_file(pointer.place.file) else {
+            let what =
+                format!("a record points to value file {:016x}, which the cell does not list", pointer.place.file);
+            return Err(Error::damaged(&self.path, 0, what));
+        };
+        owned.file.read(pointer, value)
     }
 
     /// Mean bytes of a record.
@@ -342,7 +386,15 @@ impl Cell {
                     return Ok(None);
                 }
                 let spot = records.spot(at).ok_or_else(|| self.malformed(page))?;
-                Ok(Some(spot.value(scratch).map(<[u8]>::to_vec)))
+                match spot.content(scratch).ok_or_else(|| self.malformed(page))? {
+                    Content::Delete => Ok(Some(None)),
+                    Content::Value(value) => Ok(Some(Some(value.to_vec()))),
+                    Content::Apart(pointer) => {
+                        let mut value = Vec::new();
+                        self.read_value(&pointer, &mut value)?;
+                        Ok(Some(Some(value)))
+                    }
+                }
             }
             Page::Run { record_bytes, rest_crc } => {
                 let spot = page::spot(scratch, RUN_HEADER_BYTES).ok_or_else(|| self.malformed(page))?;
@@ -351,8 +403,10 @@ impl Cell {
                 }
                 let mut record = self.read_run(page, scratch, record_bytes, rest_crc)?;
                 let spot = page::spot(&record, 0).ok_or_else(|| self.malformed(page))?;
-                spot.value(&record).ok_or_else(|| self.malformed(page))?;
-                record.truncate(spot.value_at + spot.value_len);
+                if !matches!(spot.content(&record), Some(Content::Value(_))) {
+                    return Err(self.malformed(page));
+                }
+                record.truncate(spot.end());
                 record.drain(..spot.value_at);
                 Ok(Some(Some(record)))
             }
@@ -369,11 +423,11 @@ mod tests {
     #[test]
     fn a_newer_footer_is_told_from_damage() {
         let mut bytes = Footer { number: 7, page_bytes: 4096, ..Footer::default() }.encode();
-        bytes[8] = 2;
+        bytes[8] = 3;
         let crc = crc32c(&bytes[..FORMAT.crc_at]);
         bytes[FORMAT.crc_at..].copy_from_slice(&crc.to_le_bytes());
         let error = Footer::decode(&bytes, "7.cell", 4096).unwrap_err();
-        assert_eq!(error.to_string(), "7.cell: format version 2, but this program knows 1; use a newer release");
+        assert_eq!(error.to_string(), "7.cell: format version 3, but this program knows 2; use a newer release");
     }
 
     proptest! {

@@ -4,16 +4,27 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use tessera_disk::{DiskFile, OpenMode};
+use tessera_failpoint as failpoint;
 
 use crate::cell::{Cell, Footer, StoreContext, cell_name, encode_bounds};
 use crate::error::Error;
 use crate::index::{IndexBuilder, hash_key};
-use crate::page::{self, PAGE_HEADER_BYTES, RUN_HEADER_BYTES, crc32c};
+use crate::page::{self, Content, PAGE_HEADER_BYTES, RUN_HEADER_BYTES, crc32c};
+use crate::values::{self, Owned, ValueFile, ValueWriter, values_name};
 
 /// Bytes per write.
 const WRITE_BYTES: usize = 1 << 20;
 /// Bytes between early writebacks to the medium, which leave little for the final sync.
 const SYNC_BYTES: u64 = 32 << 20;
+
+/// How a cell is written.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct CellShape {
+    pub(crate) page_bytes: u32,
+    pub(crate) filter_bits: u32,
+    /// Values of at least this many bytes go to a value file.
+    pub(crate) apart_bytes: u64,
+}
 
 /// A cell that is being written. Dropped unfinished, it leaves a file; [`CellWriter::abandon`] or the next opening
 /// removes it.
@@ -36,6 +47,13 @@ pub(crate) struct CellWriter {
     first_key: Vec<u8>,
     index: IndexBuilder,
     footer: Footer,
+    /// Values of at least this many bytes go to the value file.
+    apart_bytes: usize,
+    values: Option<ValueWriter>,
+    /// Value files of other cells that records here may point to, and bytes that they point to, in the order of numbers.
+    sources: Vec<Owned>,
+    /// Bytes in the value file written here.
+    value_bytes: u64,
 }
 
 impl CellWriter {
@@ -43,9 +61,9 @@ impl CellWriter {
         context: &Arc<StoreContext>,
         number: u64,
         level: u32,
-        page_bytes: u32,
-        filter_bits: u32,
+        shape: CellShape,
     ) -> Result<Self, Error> {
+        let CellShape { page_bytes, filter_bits, apart_bytes } = shape;
         let path = context.path(&cell_name(number));
         let file = context.disk.open(&path, OpenMode::CreateNew)?;
         Ok(CellWriter {
@@ -65,20 +83,61 @@ impl CellWriter {
             first_key: Vec::new(),
             index: IndexBuilder::new(filter_bits),
             footer: Footer { number, page_bytes, ..Footer::default() },
+            apart_bytes: usize::try_from(apart_bytes).unwrap_or(usize::MAX),
+            values: None,
+            sources: Vec::new(),
+            value_bytes: 0,
         })
     }
 
-    /// Appends a record; keys must ascend. `None` is a delete.
+    /// Lets records point to value files of cells that this one replaces.
+    pub(crate) fn adopt(&mut self, files: impl Iterator<Item = Arc<ValueFile>>) {
+        self.sources.extend(files.map(|file| Owned { file, live_bytes: 0 }));
+        self.sources.sort_unstable_by_key(|owned| owned.file.number);
+    }
+
+    /// Appends a record; keys must ascend. A large value goes to the value file.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if the key is not above the last one, or the disk's.
-    pub(crate) fn add(&mut self, key: &[u8], value: Option<&[u8]>) -> Result<(), Error> {
+    /// [`Error::Damaged`] if the key is not above the last one or points to no file of this cell, or the disk's.
+    pub(crate) fn add(&mut self, key: &[u8], content: Content<'_>) -> Result<(), Error> {
+        match content {
+            Content::Value(value) if value.len() >= self.apart_bytes => {
+                if self.values.is_none() {
+                    self.values = Some(ValueWriter::create(&self.context, self.footer.number)?);
+                }
+                let Some(values) = &mut self.values else { return Ok(()) };
+                let pointer = values.put(value)?;
+                self.value_bytes += value.len() as u64;
+                self.add_record(key, Content::Apart(pointer))
+            }
+            Content::Apart(pointer) => {
+                let Ok(at) = self.sources.binary_search_by_key(&pointer.place.file, |owned| owned.file.number) else {
+                    let what = format!("a record points to value file {:016x} of no merged cell", pointer.place.file);
+                    return Err(Error::damaged(&self.path, self.out_at + self.out.len() as u64, what));
+                };
+                let source = &mut self.sources[at];
+                source.live_bytes += pointer.len as u64;
+                if source.live_bytes > source.file.file_bytes {
+                    return Err(Error::damaged(
+                        &source.file.path,
+                        0,
+                        "records point to more bytes than the value file has",
+                    ));
+                }
+                self.add_record(key, content)
+            }
+            _ => self.add_record(key, content),
+        }
+    }
+
+    fn add_record(&mut self, key: &[u8], content: Content<'_>) -> Result<(), Error> {
         if self.footer.records > 0 && key <= &self.last_key[..] {
             // Buffers are sorted, and so are sound cells. Only damage that no checksum shows can get here.
             let what = "keys that are merged into this cell do not ascend";
             return Err(Error::damaged(&self.path, self.out_at + self.out.len() as u64, what));
         }
-        let record = page::record_bytes(key, value);
+        let record = page::content_bytes(key, &content);
         if !self.slots.is_empty() && self.used() + record + 2 > self.page_bytes() {
             self.finish_page()?;
         }
@@ -86,10 +145,10 @@ impl CellWriter {
             self.first_key = key.to_vec();
         }
         self.footer.records += 1;
-        self.footer.deletes += u64::from(value.is_none());
-        self.footer.user_bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
+        self.footer.deletes += u64::from(content.is_delete());
+        self.footer.user_bytes += (key.len() + content.len()) as u64;
         if PAGE_HEADER_BYTES + record + 2 > self.page_bytes() {
-            return self.add_run(key, value, record);
+            return self.add_run(key, &content, record);
         }
         if self.slots.is_empty() {
             self.out.resize(self.page_from + PAGE_HEADER_BYTES, 0);
@@ -97,7 +156,7 @@ impl CellWriter {
             self.page_first.extend_from_slice(key);
         }
         self.slots.push((self.out.len() - self.page_from) as u16);
-        page::put_record(&mut self.out, key, value);
+        page::put_content(&mut self.out, key, &content);
         self.hashes.push(hash_key(key));
         self.last_key.clear();
         self.last_key.extend_from_slice(key);
@@ -145,12 +204,12 @@ impl CellWriter {
     }
 
     /// Writes a record that is longer than a page as a run of pages.
-    fn add_run(&mut self, key: &[u8], value: Option<&[u8]>, record: usize) -> Result<(), Error> {
+    fn add_run(&mut self, key: &[u8], content: &Content<'_>, record: usize) -> Result<(), Error> {
         let pages = (RUN_HEADER_BYTES + record).div_ceil(self.page_bytes());
         assert!(pages >= 2 && self.slots.is_empty(), "a run begins on a page of its own and passes it");
         let from = self.page_from;
         self.out.resize(from + RUN_HEADER_BYTES, 0);
-        page::put_record(&mut self.out, key, value);
+        page::put_content(&mut self.out, key, content);
         let rest =
             crc32c(&self.out[from + self.page_bytes()..]) ^ page::place(self.footer.number, self.footer.pages + 1);
         self.out.resize(from + pages * self.page_bytes(), 0);
@@ -187,7 +246,7 @@ impl CellWriter {
 
     /// Heap memory held while writing.
     pub(crate) fn heap_bytes(&self) -> usize {
-        self.out.capacity() + self.index.heap_bytes()
+        self.out.capacity() + self.index.heap_bytes() + self.values.as_ref().map_or(0, ValueWriter::heap_bytes)
     }
 
     /// Writes index, bounds and footer, syncs if `sync`, and opens the cell. The name of its file is not durable yet.
@@ -208,6 +267,9 @@ impl CellWriter {
         let bounds = encode_bounds(&self.first_key, &self.last_key);
         self.footer.bounds_bytes = bounds.len() as u32;
         section.extend_from_slice(&bounds);
+        let values = self.finish_values(sync)?;
+        self.footer.values = values.len() as u32;
+        section.extend_from_slice(&values::encode_list(&values));
         self.footer.index_crc = crc32c(&section);
         self.out.extend_from_slice(&section);
         self.out.extend_from_slice(&self.footer.encode());
@@ -222,11 +284,28 @@ impl CellWriter {
             self.file.sync_data()?;
         }
         let bounds = (self.first_key, self.last_key);
-        Ok(Cell::assemble(&self.context, self.footer, self.level, self.file, self.path, index, bounds))
+        Ok(Cell::assemble(&self.context, self.footer, self.level, self.file, self.path, (index, bounds, values)))
     }
 
-    /// Removes the unfinished file.
+    /// The value files that records of this cell point to, the one written here last.
+    fn finish_values(&mut self, sync: bool) -> Result<Vec<Owned>, Error> {
+        let mut owned = std::mem::take(&mut self.sources);
+        owned.retain(|o| o.live_bytes > 0);
+        if let Some(values) = self.values.take() {
+            owned.push(Owned {
+                file: Arc::new(values.finish(sync && !failpoint::is_active("cona.values_not_synced"))?),
+                live_bytes: self.value_bytes,
+            });
+        }
+        assert!(owned.is_sorted_by(|a, b| a.file.number < b.file.number), "a new cell has the highest number");
+        Ok(owned)
+    }
+
+    /// Removes the unfinished files.
     pub(crate) fn abandon(self) {
+        if self.values.is_some() {
+            let _ = self.context.disk.remove(&self.context.path(&values_name(self.footer.number)));
+        }
         let _ = self.context.disk.remove(&self.path);
     }
 }

@@ -19,7 +19,7 @@
 //!
 //! Start reading at `store.rs` (the public API), then `state.rs` (what a reader holds; the path of a lookup),
 //! `commit.rs` (the path of a write), `merge_job.rs` (flushes and merges), `plan.rs` (which cells are merged, and
-//! when), `index.rs` (fences and filter), `cell.rs`, `page.rs`, `log.rs`, `manifest.rs` (formats; docs/formats.md,
+//! when), `index.rs` (fences and filter), `cell.rs`, `page.rs`, `values.rs`, `log.rs`, `manifest.rs` (formats; docs/formats.md,
 //! section 5), `open.rs` (recovery).
 
 mod backup;
@@ -45,6 +45,7 @@ mod stats;
 mod store;
 #[cfg(test)]
 mod trie_tests;
+mod values;
 
 pub use backup::VerifyReport;
 pub use error::Error;

@@ -14,7 +14,7 @@ use crate::buffer::{Change, SmallKey};
 use crate::cell::{StoreContext, read_exact};
 use crate::error::Error;
 use crate::index::hash_key;
-use crate::page::{self, crc32c};
+use crate::page::{self, Content, crc32c};
 
 const FILE_HEADER_BYTES: usize = 32;
 const FORMAT: HeaderFormat = HeaderFormat { magic: *b"CONAWLOG", version: 1, crc_at: FILE_HEADER_BYTES - 4 };
@@ -161,9 +161,13 @@ fn decode_changes(bytes: &[u8]) -> Option<Vec<Change>> {
     while at < bytes.len() {
         let spot = page::spot(bytes, at)?;
         let key = spot.key(bytes);
-        let value = if spot.deleted { None } else { Some(spot.value(bytes)?.into()) };
+        let value = match spot.content(bytes)? {
+            Content::Delete => None,
+            Content::Value(value) => Some(value.into()),
+            Content::Apart(_) => return None,
+        };
         changes.push(Change { key: SmallKey::new(key), hash: hash_key(key), value });
-        at = spot.value_at + spot.value_len;
+        at = spot.end();
     }
     Some(changes)
 }

@@ -7,7 +7,8 @@ use crate::buffer::BufferCursor;
 use crate::cell::Cell;
 use crate::error::Error;
 use crate::index::{common_prefix, head};
-use crate::page::{self, PAGE_HEADER_BYTES, Page, RUN_HEADER_BYTES, Spot};
+use crate::page::{self, Content, PAGE_HEADER_BYTES, Page, RUN_HEADER_BYTES, Spot};
+use crate::values::Pointer;
 
 /// Walks a cell's records in order, reading ahead.
 pub(crate) struct CellCursor {
@@ -96,23 +97,23 @@ impl CellCursor {
         self.cell.footer.page_bytes as usize
     }
 
-    pub(crate) fn current(&self) -> Option<(&[u8], Option<&[u8]>)> {
+    pub(crate) fn current(&self) -> Option<(&[u8], Content<'_>)> {
         let spot = self.spot?;
         let bytes = match &self.run {
             Some(run) => &run[..],
             None => &self.chunk[self.page_from..self.page_from + self.page_bytes()],
         };
-        Some((spot.key(bytes), spot.value(bytes)))
+        Some((spot.key(bytes), spot.content(bytes)?))
     }
 
     pub(crate) fn advance(&mut self) -> Result<(), Error> {
         if self.left > 0 {
             let end = self.page_from + self.page_bytes();
             let bytes = &self.chunk[self.page_from..end];
-            let spot = page::spot(bytes, self.next_at).filter(|s| s.value_at + s.value_len <= bytes.len());
+            let spot = page::spot(bytes, self.next_at).filter(|s| s.end() <= bytes.len());
             let spot = spot.ok_or_else(|| self.cell.malformed(self.page))?;
             self.left -= 1;
-            self.next_at = spot.value_at + spot.value_len;
+            self.next_at = spot.end();
             self.spot = Some(spot);
             return Ok(());
         }
@@ -161,7 +162,7 @@ impl CellCursor {
                     let first = records.search(from).map(|(at, _)| at.min(records.len() - 1));
                     let spot = first.and_then(|at| Some((at, records.spot(at)?)));
                     let (at, spot) = spot.ok_or_else(|| self.cell.malformed(self.page))?;
-                    (self.left, self.next_at) = (records.len() - at - 1, spot.value_at + spot.value_len);
+                    (self.left, self.next_at) = (records.len() - at - 1, spot.end());
                     self.spot = Some(spot);
                     return Ok(());
                 }
@@ -169,7 +170,7 @@ impl CellCursor {
             }
             Page::Run { record_bytes, rest_crc } => {
                 let record = self.cell.read_run(self.page, bytes, record_bytes, rest_crc)?;
-                let spot = page::spot(&record, 0).filter(|s| s.value_at + s.value_len == record.len());
+                let spot = page::spot(&record, 0).filter(|s| s.end() == record.len());
                 self.spot = Some(spot.ok_or_else(|| self.cell.malformed(self.page))?);
                 self.left = 0;
                 self.run = Some(record);
@@ -186,7 +187,7 @@ pub(crate) enum Cursor {
 }
 
 impl Cursor {
-    pub(crate) fn current(&self) -> Option<(&[u8], Option<&[u8]>)> {
+    pub(crate) fn current(&self) -> Option<(&[u8], Content<'_>)> {
         match self {
             Cursor::Cell(cursor) => cursor.current(),
             Cursor::Buffer(cursor) => cursor.current(),
@@ -278,9 +279,22 @@ impl Merger {
         self.sources[source].current().map_or(&[], |(key, _)| key)
     }
 
-    /// The smallest key and its newest version (`None` is a delete). With the failpoint `keep_older`, its oldest
+    /// Reads a value that the current record points to.
+    ///
+    /// # Errors
+    /// [`Error::Damaged`] or the disk's.
+    pub(crate) fn read(&self, pointer: &Pointer, value: &mut Vec<u8>) -> Result<(), Error> {
+        let sources = self.winners.iter().map(|&winner| &self.sources[winner]);
+        let cells =
+            sources.filter_map(|source| if let Cursor::Cell(cursor) = source { Some(&cursor.cell) } else { None });
+        let (mut owners, mut first) = (cells.clone().filter(|cell| cell.owns(pointer.place.file)), cells);
+        let cell = owners.next().or_else(|| first.next());
+        cell.map_or(Ok(()), |cell| cell.read_value(pointer, value))
+    }
+
+    /// The smallest key and its newest version. With the failpoint `keep_older`, its oldest
     /// version.
-    pub(crate) fn current(&self, keep_older: bool) -> Option<(&[u8], Option<&[u8]>)> {
+    pub(crate) fn current(&self, keep_older: bool) -> Option<(&[u8], Content<'_>)> {
         let winner = if keep_older { self.winners.last() } else { self.winners.first() };
         self.sources[*winner?].current()
     }

@@ -15,8 +15,10 @@ use crate::error::Error;
 use crate::manifest::{Entry, Manifest};
 use crate::merge::Merger;
 use crate::options::Background;
+use crate::page::Content;
 use crate::plan::{self, Plan, View};
 use crate::state::{Shared, State};
+use crate::values::Owned;
 
 /// Bytes that a merge reads ahead from each cell.
 const AHEAD_BYTES: u32 = 512 << 10;
@@ -39,6 +41,10 @@ struct MergeJob {
     merger: Merger,
     writer: CellWriter,
     oldest: bool,
+    /// Numbers of the value files whose values are written anew.
+    relocate: HashSet<u64>,
+    /// A value that is written anew.
+    value: Vec<u8>,
     done_bytes: u64,
     total_bytes: u64,
 }
@@ -137,13 +143,14 @@ impl Shared {
     fn write_buffer(&self, buffer: &Buffer, oldest: bool) -> Result<Option<Cell>, Error> {
         let mut writer = self.new_cell(0, oldest)?;
         let written =
-            buffer.for_each(|key, value| if value.is_none() && oldest { Ok(()) } else { writer.add(key, value) });
+            buffer.for_each(
+                |key, value| if value.is_none() && oldest { Ok(()) } else { writer.add(key, Content::of(value)) },
+            );
         self.finish_cell(writer, written)
     }
 
     fn new_cell(&self, level: u32, oldest: bool) -> Result<CellWriter, Error> {
-        let filter_bits = self.options.filter_bits_of(level, oldest);
-        CellWriter::create(&self.context, self.new_file(), level, self.options.page_bytes, filter_bits)
+        CellWriter::create(&self.context, self.new_file(), level, self.options.cell_shape(level, oldest))
     }
 
     /// Completes a cell. Removes it if it is empty or a write failed.
@@ -156,11 +163,11 @@ impl Shared {
             writer.abandon();
             return Ok(None);
         }
-        let path = self.context.path(&crate::cell::cell_name(writer.number()));
-        let cell =
-            writer.finish(self.context.durable && !failpoint::is_active("cona.cell_not_synced")).inspect_err(|_| {
-                let _ = self.context.disk.remove(&path);
-            })?;
+        let names = [crate::cell::cell_name(writer.number()), crate::values::values_name(writer.number())];
+        let sync = self.context.durable && !failpoint::is_active("cona.cell_not_synced");
+        let cell = writer.finish(sync).inspect_err(|_| {
+            names.iter().for_each(|name| drop(self.context.disk.remove(&self.context.path(name))));
+        })?;
         Ok(Some(cell))
     }
 
@@ -213,6 +220,10 @@ impl Shared {
             }
         }
         drop(state);
+        for owned in inputs.iter().flat_map(|input| &input.values) {
+            let kept = cell.as_ref().is_some_and(|cell| cell.owns(owned.file.number));
+            owned.file.obsolete.store(!kept, Ordering::Release);
+        }
         let cells = Arc::new(cells);
         self.change_state(|state| State {
             active: state.active.clone(),
@@ -238,6 +249,9 @@ impl Shared {
             && manifest.cells.iter().all(|entry| entry.number != cell.number())
         {
             cell.obsolete.store(true, Ordering::Release);
+            // Its other value files belong to the cells that it would have replaced.
+            let own = cell.values.iter().filter(|owned| owned.file.number == cell.number());
+            own.for_each(|owned| owned.file.obsolete.store(true, Ordering::Release));
         }
     }
 
@@ -256,13 +270,18 @@ impl Shared {
                 busy: jobs.busy.contains(&c.number()) || c.damaged.load(Ordering::Relaxed),
             })
             .collect();
-        if jobs.whole { plan::whole(&views) } else { plan::next(&views, self.options.shape) }
+        let merge = if jobs.whole { plan::whole(&views) } else { plan::next(&views, self.options.shape) };
+        merge.or_else(|| {
+            let full = |at: &usize| !views[*at].busy && values_due(&cells[*at], jobs.whole);
+            let at = (0..cells.len()).find(full)?;
+            Some(Plan { from: at, to: at, level: cells[at].level })
+        })
     }
 
     fn plan(&self, jobs: &mut Jobs) -> Result<Option<MergeJob>, Error> {
         let state = self.current();
         let cells = &state.cells;
-        let plan = self.due(jobs, cells);
+        let (plan, whole) = (self.due(jobs, cells), jobs.whole);
         jobs.whole &= plan.is_none() && !jobs.busy.is_empty();
         let Some(plan) = plan else { return Ok(None) };
         let inputs = cells[plan.from..=plan.to].to_vec();
@@ -270,10 +289,12 @@ impl Shared {
         let oldest = plan.to + 1 == cells.len();
         let ahead = (AHEAD_BYTES / self.options.page_bytes).max(1);
         let merger = Merger::of_cells(&inputs, ahead).inspect_err(|e| mark_damaged(&inputs, e))?;
-        let writer = self.new_cell(plan.level, oldest)?;
+        let mut writer = self.new_cell(plan.level, oldest)?;
+        let relocate = values_to_relocate(&inputs, self.options.buffer_bytes, whole);
+        writer.adopt(inputs.iter().flat_map(|c| &c.values).map(|owned| owned.file.clone()));
         jobs.busy.extend(inputs.iter().map(|c| c.number()));
         let total_bytes = inputs.iter().map(|c| c.footer.user_bytes).sum();
-        Ok(Some(MergeJob { inputs, merger, writer, oldest, done_bytes: 0, total_bytes }))
+        Ok(Some(MergeJob { inputs, merger, writer, oldest, relocate, value: Vec::new(), done_bytes: 0, total_bytes }))
     }
 
     /// Advances the merge with the least work left by one slice.
@@ -309,10 +330,17 @@ impl Shared {
         let limit = if self.options.background == Background::Inline { u64::MAX } else { limit };
         let keep_older = failpoint::is_active("cona.keep_older");
         let drop_deletes = job.oldest || failpoint::is_active("cona.drop_deletes_early");
-        while let Some((key, value)) = job.merger.current(keep_older) {
-            bytes += (key.len() + value.map_or(0, <[u8]>::len)) as u64;
-            if value.is_some() || !drop_deletes {
-                job.writer.add(key, value)?;
+        while let Some((key, content)) = job.merger.current(keep_older) {
+            let content = match content {
+                Content::Apart(pointer) if job.relocate.contains(&pointer.place.file) => {
+                    job.merger.read(&pointer, &mut job.value)?;
+                    Content::Value(&job.value)
+                }
+                content => content,
+            };
+            bytes += (key.len() + content.stored_bytes()) as u64;
+            if !content.is_delete() || !drop_deletes {
+                job.writer.add(key, content)?;
             }
             *moved += job.merger.advance()?;
             if bytes >= limit {
@@ -368,9 +396,40 @@ impl Shared {
     }
 }
 
+/// Dead bytes of a cell's value files in percent of all above which what lives is written anew.
+const DEAD_PERCENT: u64 = 20;
+/// A value file with less than this many buffers is small, and so is one below a sixty-fourth of all that are merged.
+const SMALL_FILE_BUFFERS: u64 = 4;
+/// Small value files that become one when their cells are merged: a store keeps few files open.
+const SMALL_FILES_MAX: usize = 8;
+
+/// True if a cell's value files have so much that is dead that what lives is written anew; with `all`, if they have any.
+fn values_due(cell: &Cell, all: bool) -> bool {
+    let (bytes, dead) = cell.value_bytes();
+    if failpoint::is_active("cona.dead_values_stay") {
+        return false;
+    }
+    dead > if all { 0 } else { bytes * DEAD_PERCENT / 100 }
+}
+
+/// The value files whose values a merge of these cells writes anew: those with much that is dead (with `all`, with any),
+/// and small ones if they are many.
+fn values_to_relocate(inputs: &[Arc<Cell>], buffer_bytes: u64, all: bool) -> HashSet<u64> {
+    if failpoint::is_active("cona.dead_values_stay") {
+        return HashSet::new();
+    }
+    let files = || inputs.iter().flat_map(|cell| &cell.values);
+    let total: u64 = files().map(|owned| owned.file.file_bytes).sum();
+    let small = |owned: &&Owned| owned.file.file_bytes < (SMALL_FILE_BUFFERS * buffer_bytes).max(total / 64);
+    let many = files().filter(small).count() >= SMALL_FILES_MAX;
+    let dead = |owned: &Owned| owned.dead_bytes() > if all { 0 } else { owned.file.file_bytes * DEAD_PERCENT / 100 };
+    files().filter(|owned| dead(owned) || (many && small(owned))).map(|owned| owned.file.number).collect()
+}
+
 /// Marks damaged inputs so that no merge takes them. Their other records stay readable, and no merge hides the damage.
 fn mark_damaged(inputs: &[Arc<Cell>], error: &Error) {
     if let Error::Damaged { file, .. } = error {
-        inputs.iter().filter(|c| c.path == *file).for_each(|c| c.damaged.store(true, Ordering::Relaxed));
+        let of = |c: &&Arc<Cell>| c.path == *file || c.values.iter().any(|owned| owned.file.path == *file);
+        inputs.iter().filter(of).for_each(|c| c.damaged.store(true, Ordering::Relaxed));
     }
 }

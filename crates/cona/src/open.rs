@@ -17,6 +17,7 @@ use crate::log::{Log, LogReader, log_name};
 use crate::manifest::{MANIFEST, Manifest};
 use crate::options::Options;
 use crate::state::{Failures, Shared, State};
+use crate::values::values_name;
 
 /// Turns a failure to write into an error that names the directory.
 fn refused(context: &StoreContext, error: Error) -> Error {
@@ -32,16 +33,19 @@ fn refused(context: &StoreContext, error: Error) -> Error {
 struct Files {
     cells: Vec<u64>,
     logs: Vec<u64>,
+    values: Vec<u64>,
     leftovers: Vec<String>,
 }
 
 fn list(context: &StoreContext) -> Result<Files, Error> {
-    let mut files = Files { cells: Vec::new(), logs: Vec::new(), leftovers: Vec::new() };
+    let mut files = Files { cells: Vec::new(), logs: Vec::new(), values: Vec::new(), leftovers: Vec::new() };
     for name in context.disk.list(&context.dir)? {
         if let Some(number) = parse_numbered_name(&name, ".cell") {
             files.cells.push(number);
         } else if let Some(number) = parse_numbered_name(&name, ".log") {
             files.logs.push(number);
+        } else if let Some(number) = parse_numbered_name(&name, ".values") {
+            files.values.push(number);
         } else if name == format!("{MANIFEST}.tmp") {
             files.leftovers.push(name);
         }
@@ -95,9 +99,13 @@ fn open_in(context: Arc<StoreContext>, options: Options) -> Result<Arc<Shared>, 
     for orphan in files.cells.iter().filter(|n| !named(n)) {
         context.disk.remove(&context.path(&cell_name(*orphan)))?;
     }
+    let owned = |number: &&u64| cells.iter().any(|c| c.owns(**number));
+    for orphan in files.values.iter().filter(|n| !owned(n)) {
+        context.disk.remove(&context.path(&values_name(*orphan)))?;
+    }
     let active = Buffer::new(options.buffer_bytes);
     let (last_seq, needed_logs) = replay(&context, &files.logs, manifest.flushed_seq, &active)?;
-    let used = files.cells.iter().chain(&files.logs).map(|n| n + 1).max().unwrap_or(0);
+    let used = files.cells.iter().chain(&files.logs).chain(&files.values).map(|n| n + 1).max().unwrap_or(0);
     let number = manifest.next_file.max(used);
     assert!(last_seq >= manifest.flushed_seq, "replay ends before what is in cells");
     let logged = options.logged && context.durable;
@@ -128,8 +136,9 @@ fn open_in(context: Arc<StoreContext>, options: Options) -> Result<Arc<Shared>, 
 fn clear(context: &StoreContext, files: &mut Files) -> Result<(), Error> {
     let cells = files.cells.drain(..).map(cell_name);
     let logs = files.logs.drain(..).map(log_name);
+    let values = files.values.drain(..).map(values_name);
     let manifest = [MANIFEST.to_owned()];
-    for name in cells.chain(logs).chain(manifest) {
+    for name in cells.chain(logs).chain(values).chain(manifest) {
         match context.disk.remove(&context.path(&name)) {
             Err(DiskError::NotFound { .. }) => {}
             removed => removed?,

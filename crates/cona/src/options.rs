@@ -1,5 +1,6 @@
 //! Options of a store, each with default, unit and range.
 
+use crate::cell_writer::CellShape;
 use crate::error::Error;
 use crate::index::FILTER_BITS_MAX;
 
@@ -91,6 +92,9 @@ pub struct Options {
     pub cache_bytes: u64,
     /// Page size of cells in bytes, 2 KiB to 32 KiB, a power of two. A lookup reads one page.
     pub page_bytes: u32,
+    /// Values of at least this many bytes are kept apart from their keys, in value files, and are not written anew with
+    /// every merge; 64 bytes or more. Reading one takes a second read. `u64::MAX`: none is.
+    pub apart_bytes: u64,
     /// How cells are merged.
     pub shape: Shape,
     /// Bits of the filters.
@@ -120,6 +124,7 @@ impl Default for Options {
             buffers: 2,
             cache_bytes: 32 << 20,
             page_bytes: 4096,
+            apart_bytes: 1024,
             shape: Shape::Folded { growth: 4, fold_percent: 50 },
             filter_bits: FilterBits::Auto,
             durability: Durability::Os,
@@ -155,6 +160,7 @@ impl Options {
         within("page_bytes", self.page_bytes.into(), least, most, "a power of two, 2 KiB to 32 KiB")?;
         let power = u64::from(self.page_bytes.is_power_of_two());
         within("page_bytes", u64::from(self.page_bytes) * power, least, most, "a power of two, 2 KiB to 32 KiB")?;
+        within("apart_bytes", self.apart_bytes, 64, u64::MAX, "64 or more, u64::MAX for never")?;
         within("merge_slice_bytes", self.merge_slice_bytes, 64 << 10, 64 << 20, "64 KiB to 64 MiB")?;
         let growth = match self.shape {
             Shape::Folded { growth, fold_percent } => {
@@ -185,6 +191,12 @@ impl Options {
     /// do in the log.
     pub(crate) fn log_bytes_max(&self) -> u64 {
         self.buffer_bytes.saturating_mul(4)
+    }
+
+    /// How a new cell is written.
+    pub(crate) fn cell_shape(&self, level: u32, oldest: bool) -> CellShape {
+        let filter_bits = self.filter_bits_of(level, oldest);
+        CellShape { page_bytes: self.page_bytes, filter_bits, apart_bytes: self.apart_bytes }
     }
 
     /// Filter bits of a new cell.

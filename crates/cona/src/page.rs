@@ -5,18 +5,24 @@
 
 use tessera_failpoint as failpoint;
 
+use tessera_disk::record::Field;
+
 use crate::options::{KEY_BYTES_MAX, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+use crate::values::{POINTER_BYTES, Place, Pointer};
 
 /// Bytes before the first record.
 pub(crate) const PAGE_HEADER_BYTES: usize = 8;
 /// Bytes before the record in the first page of a run.
 pub(crate) const RUN_HEADER_BYTES: usize = 16;
 
+/// Added to the length of a key whose value is apart.
+const APART: usize = 1 << 11;
 const RECORDS: u8 = 1;
 const RUN: u8 = 2;
 
 // docs/formats.md, section 5.2: checksum, count, kind, a zero byte; a run adds two words.
 const _: () = assert!(PAGE_HEADER_BYTES == 4 + 2 + 1 + 1 && RUN_HEADER_BYTES == PAGE_HEADER_BYTES + 4 + 4);
+const _: () = assert!(KEY_BYTES_MAX < APART, "the length of a key leaves the bit free that says where its value is");
 const _: () = assert!(PAGE_BYTES_MAX <= u16::MAX as u32, "a slot has 16 bits");
 const _: () =
     assert!(PAGE_BYTES_MIN as usize > PAGE_HEADER_BYTES + KEY_BYTES_MAX + 2 * 10 + 2, "a page holds the longest key");
@@ -59,6 +65,39 @@ pub(crate) fn get_varint(bytes: &[u8], at: &mut usize) -> Option<u64> {
     None
 }
 
+/// What a record says of its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Content<'a> {
+    Delete,
+    Value(&'a [u8]),
+    /// A value in a value file.
+    Apart(Pointer),
+}
+
+impl<'a> Content<'a> {
+    pub(crate) fn of(value: Option<&'a [u8]>) -> Self {
+        value.map_or(Content::Delete, Content::Value)
+    }
+
+    pub(crate) fn is_delete(&self) -> bool {
+        matches!(self, Content::Delete)
+    }
+
+    /// Bytes of the value, wherever it is.
+    pub(crate) fn len(&self) -> usize {
+        match self {
+            Content::Delete => 0,
+            Content::Value(value) => value.len(),
+            Content::Apart(pointer) => pointer.len,
+        }
+    }
+
+    /// Bytes of the value or of the pointer in the record.
+    pub(crate) fn stored_bytes(&self) -> usize {
+        if matches!(self, Content::Apart(_)) { POINTER_BYTES } else { self.len() }
+    }
+}
+
 /// Encoded bytes of a record: the lengths, the key, the value (`None` is a delete).
 pub(crate) fn record_bytes(key: &[u8], value: Option<&[u8]>) -> usize {
     let len = value.map_or(0, <[u8]>::len);
@@ -75,6 +114,34 @@ pub(crate) fn put_record(out: &mut Vec<u8>, key: &[u8], value: Option<&[u8]>) {
     assert!(out.len() - from == record_bytes(key, value), "a record of {} bytes has another length", out.len() - from);
 }
 
+/// Encoded bytes of a record on a page.
+pub(crate) fn content_bytes(key: &[u8], content: &Content<'_>) -> usize {
+    match content {
+        Content::Delete => record_bytes(key, None),
+        Content::Value(value) => record_bytes(key, Some(value)),
+        Content::Apart(pointer) => {
+            let lens = varint_bytes((key.len() | APART) as u64) + varint_bytes(pointer.len as u64 + 1);
+            lens + key.len() + POINTER_BYTES
+        }
+    }
+}
+
+/// Appends a record of a page.
+pub(crate) fn put_content(out: &mut Vec<u8>, key: &[u8], content: &Content<'_>) {
+    let pointer = match content {
+        Content::Delete => return put_record(out, key, None),
+        Content::Value(value) => return put_record(out, key, Some(value)),
+        Content::Apart(pointer) => pointer,
+    };
+    assert!((1..=KEY_BYTES_MAX).contains(&key.len()), "a key of {} bytes", key.len());
+    put_varint(out, (key.len() | APART) as u64);
+    put_varint(out, pointer.len as u64 + 1);
+    out.extend_from_slice(key);
+    let mut place = [0; POINTER_BYTES];
+    pointer.place.put(&mut place);
+    out.extend_from_slice(&place);
+}
+
 /// A decoded record head: where key and value are, and whether the record is a delete.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Spot {
@@ -82,6 +149,8 @@ pub(crate) struct Spot {
     pub(crate) value_at: usize,
     pub(crate) value_len: usize,
     pub(crate) deleted: bool,
+    /// The value is in a value file; a pointer is in its place.
+    pub(crate) apart: bool,
 }
 
 impl Spot {
@@ -89,20 +158,36 @@ impl Spot {
         bytes.get(self.key_at..self.value_at).unwrap_or(&[])
     }
 
-    pub(crate) fn value<'a>(&self, bytes: &'a [u8]) -> Option<&'a [u8]> {
-        if self.deleted { None } else { bytes.get(self.value_at..self.value_at + self.value_len) }
+    /// Where the record ends.
+    pub(crate) fn end(&self) -> usize {
+        self.value_at + if self.apart { POINTER_BYTES } else { self.value_len }
+    }
+
+    /// The content, if the record is whole.
+    pub(crate) fn content<'a>(&self, bytes: &'a [u8]) -> Option<Content<'a>> {
+        let stored = bytes.get(self.value_at..self.end())?;
+        Some(match (self.deleted, self.apart) {
+            (true, _) => Content::Delete,
+            (false, false) => Content::Value(stored),
+            (false, true) => Content::Apart(Pointer { place: Place::take(stored), len: self.value_len }),
+        })
     }
 }
 
 /// Decodes a record head at `at`. The value may reach beyond `bytes`, the key may not.
 pub(crate) fn spot(bytes: &[u8], mut at: usize) -> Option<Spot> {
-    let key_len = usize::try_from(get_varint(bytes, &mut at)?).ok()?;
+    let word = usize::try_from(get_varint(bytes, &mut at)?).ok()?;
+    let (key_len, apart) = (word & (APART - 1), word & APART != 0);
     let marked = usize::try_from(get_varint(bytes, &mut at)?).ok()?;
     let value_at = at.checked_add(key_len).filter(|&end| end <= bytes.len())?;
-    if key_len == 0 || value_at.checked_add(marked).is_none() {
+    if key_len == 0
+        || word >= 2 * APART
+        || (apart && marked == 0)
+        || value_at.checked_add(marked.max(POINTER_BYTES)).is_none()
+    {
         return None;
     }
-    Some(Spot { key_at: at, value_at, value_len: marked.saturating_sub(1), deleted: marked == 0 })
+    Some(Spot { key_at: at, value_at, value_len: marked.saturating_sub(1), deleted: marked == 0, apart })
 }
 
 /// A checked page.
@@ -136,7 +221,7 @@ impl<'a> Records<'a> {
         let at = usize::from(u16::from_le_bytes([*self.bytes.get(slot)?, *self.bytes.get(slot + 1)?]));
         let limit = self.bytes.len() - 2 * self.count;
         let found = spot(self.bytes, at)?;
-        (found.value_at + found.value_len <= limit).then_some(found)
+        (found.end() <= limit).then_some(found)
     }
 
     /// The first record whose key is not below `key`, and whether it is equal. `None` if the page is malformed.
@@ -226,7 +311,7 @@ mod tests {
             let _guard = failpoint::activate("cona.skip_page_check");
             if let Ok(Page::Records(records)) = parse(&bytes, 1, 2) {
                 let _ = records.search(b"key");
-                (0..records.len() + 2).for_each(|i| { let _ = records.spot(i).map(|s| (s.key(&bytes).len(), s.value(&bytes).map(<[u8]>::len))); });
+                (0..records.len() + 2).for_each(|i| { let _ = records.spot(i).map(|s| (s.key(&bytes).len(), s.content(&bytes).map(|c| c.len()))); });
             }
         }
 

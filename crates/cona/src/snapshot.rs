@@ -13,6 +13,7 @@ use crate::cell::Cell;
 use crate::error::Error;
 use crate::index::hash_key;
 use crate::merge::{Ahead, CellCursor, Cursor, Merger};
+use crate::page::Content;
 use crate::state::{Shared, State};
 
 /// Most pages that a scan reads at once from a cell.
@@ -137,7 +138,16 @@ impl Snapshot {
         sources.retain(|source| source.current().is_some());
         self.seek_cells(from, end.as_ref().map(|end| &end[..]), limit, &mut sources)?;
         let _registration = self.registration.clone();
-        Ok(Scan { merger: Merger::new(sources), skip, end, left: limit, moved: true, failed: false, _registration })
+        Ok(Scan {
+            merger: Merger::new(sources),
+            skip,
+            end,
+            value: Vec::new(),
+            left: limit,
+            moved: true,
+            failed: false,
+            _registration,
+        })
     }
 
     /// Adds cursors over the cells that reach into `from..end`.
@@ -217,6 +227,8 @@ pub struct Scan {
     merger: Merger,
     skip: Option<Vec<u8>>,
     end: Bound<Vec<u8>>,
+    /// The current value, if it was read from a value file.
+    value: Vec<u8>,
     /// Records that may still be returned.
     left: usize,
     /// The current record of the merger was not returned yet.
@@ -240,7 +252,14 @@ impl Scan {
         }
         self.left -= 1;
         self.moved = false;
-        Ok(self.merger.current(false).and_then(|(key, value)| Some((key, value?))))
+        Ok(match self.merger.current(false) {
+            None | Some((_, Content::Delete)) => None,
+            Some((key, Content::Value(value))) => Some((key, value)),
+            Some((key, Content::Apart(pointer))) => {
+                self.merger.read(&pointer, &mut self.value).inspect_err(|_| self.failed = true)?;
+                Some((key, &self.value))
+            }
+        })
     }
 
     /// Moves the merger to the next record that is to be returned. False if there is none.
@@ -249,11 +268,11 @@ impl Scan {
             if !std::mem::replace(&mut self.moved, true) {
                 self.merger.advance()?;
             }
-            let Some((key, value)) = self.merger.current(false) else { return self.ended() };
+            let Some((key, content)) = self.merger.current(false) else { return self.ended() };
             if !begins_before(key, self.end.as_ref().map(|end| &end[..])) {
                 return self.ended();
             }
-            if value.is_some() && self.skip.as_deref() != Some(key) {
+            if !content.is_delete() && self.skip.as_deref() != Some(key) {
                 return Ok(true);
             }
             self.moved = false;

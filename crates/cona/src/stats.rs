@@ -19,6 +19,12 @@ pub struct Stats {
     pub cells: Vec<(u32, u64, u64)>,
     /// Bytes of all cells' files.
     pub cell_file_bytes: u64,
+    /// Bytes of all value files, in which large values are.
+    pub value_file_bytes: u64,
+    /// Bytes of them that no record points to.
+    pub value_dead_bytes: u64,
+    /// Number of value files.
+    pub value_files: u64,
     /// Memory of the indexes.
     pub index_bytes: u64,
     /// Memory of the filters.
@@ -37,13 +43,13 @@ pub struct Stats {
     pub cache_hits: u64,
     /// Pages read for lookups.
     pub page_reads: u64,
-    /// Bytes read from cells, by lookups, scans and merges.
+    /// Bytes read from cells and value files, by lookups, scans and merges.
     pub read_bytes: u64,
     /// Bytes of keys and values in writes by the user.
     pub user_bytes: u64,
     /// Bytes written to logs.
     pub log_bytes: u64,
-    /// Bytes written to cells.
+    /// Bytes written to cells and value files.
     pub written_cell_bytes: u64,
     /// Bytes written to manifests.
     pub manifest_bytes: u64,
@@ -121,6 +127,10 @@ pub(crate) fn collect(shared: &Shared) -> Stats {
         stats.cell_records += cell.footer.records;
         stats.cell_deletes += cell.footer.deletes;
         stats.cell_file_bytes += cell.footer.file_bytes();
+        let (value_bytes, dead) = cell.value_bytes();
+        stats.value_file_bytes += value_bytes;
+        stats.value_dead_bytes += dead;
+        stats.value_files += cell.values.len() as u64;
         stats.damaged_cells += u64::from(cell.damaged.load(Ordering::Relaxed));
         stats.cells.push((cell.level, cell.footer.records, cell.footer.file_bytes()));
     }

@@ -273,9 +273,14 @@ impl Store {
     pub fn compact(&self) -> Result<(), Error> {
         self.flush()?;
         self.settle()?;
-        let state = self.shared.current();
-        let deletes: u64 = state.cells.iter().map(|c| c.footer.deletes).sum();
-        if state.cells.len() + deletes as usize > 1 {
+        // The first merge finds out which values are dead; if any are in a file that lives on, a second one removes them.
+        for _ in 0..2 {
+            let state = self.shared.current();
+            let deletes: u64 = state.cells.iter().map(|c| c.footer.deletes).sum();
+            let dead: u64 = state.cells.iter().map(|c| c.value_bytes().1).sum();
+            if state.cells.len() as u64 + deletes + dead <= 1 {
+                break;
+            }
             drop(state);
             self.shared.jobs.lock().whole = true;
             self.shared.notify();

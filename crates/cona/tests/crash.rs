@@ -327,7 +327,7 @@ fn a_lying_sync_never_gives_wrong_values() {
 
 #[test]
 fn failpoints_of_durability_are_caught() {
-    for mistake in ["cona.ack_before_sync", "cona.cell_not_synced", "cona.remove_log_early"] {
+    for mistake in ["cona.ack_before_sync", "cona.cell_not_synced", "cona.values_not_synced", "cona.remove_log_early"] {
         let caught = (0..40).any(|seed| {
             (seed % 7..io_count(seed))
                 .step_by(7)

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use common::*;
 use tessera_cona::*;
 
-fn folder() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/v1")
+fn folder(version: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures").join(version)
 }
 
 /// Content of the fixture: short and long values, deletes, keys of all kinds, in cells and in batches that only the log
@@ -25,7 +25,7 @@ fn contents() -> Model {
 }
 
 fn write() {
-    let dir = folder();
+    let dir = folder("v2");
     let _ = std::fs::remove_dir_all(&dir);
     let store =
         Store::open(&dir, Options { buffer_bytes: 1 << 20, shape: Shape::Doubling { growth: 8 }, ..small() }).unwrap();
@@ -45,19 +45,16 @@ fn write() {
     std::fs::remove_file(dir.join("lock")).unwrap();
 }
 
-#[test]
-fn version_1_is_read() {
-    if std::env::var_os("REWRITE_FIXTURES").is_some() {
-        write();
-    }
+/// Opens a copy of a version's fixture, whose files have these extensions, and compares all of it.
+fn read(version: &str, expected: &[&str]) {
     let copy = tempfile::tempdir().unwrap();
     let mut kinds = Vec::new();
-    for entry in std::fs::read_dir(folder()).unwrap().map(Result::unwrap) {
+    for entry in std::fs::read_dir(folder(version)).unwrap().map(Result::unwrap) {
         kinds.extend(entry.path().extension().map(|e| e.to_string_lossy().into_owned()));
         std::fs::copy(entry.path(), copy.path().join(entry.file_name())).unwrap();
     }
     kinds.sort_unstable();
-    assert_eq!(kinds, ["cell", "cell", "log"]);
+    assert_eq!(kinds, expected);
     let store = Store::open(copy.path(), Options { create: false, ..small() }).unwrap();
     assert_eq!(all(store.range(..).unwrap()).unwrap(), contents());
     for (key, value) in contents() {
@@ -67,4 +64,20 @@ fn version_1_is_read() {
     assert!(store.verify().damage.is_empty());
     store.compact().unwrap();
     assert_eq!(all(store.range(..).unwrap()).unwrap(), contents());
+    assert!(store.verify().damage.is_empty());
+}
+
+/// Long values were in runs of pages.
+#[test]
+fn version_1_is_read() {
+    read("v1", &["cell", "cell", "log"]);
+}
+
+/// Long values are in value files.
+#[test]
+fn version_2_is_read() {
+    if std::env::var_os("REWRITE_FIXTURES").is_some() {
+        write();
+    }
+    read("v2", &["cell", "cell", "log", "values"]);
 }

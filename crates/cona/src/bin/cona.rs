@@ -165,6 +165,8 @@ fn print_stats(stats: &Stats) {
     println!("records in cells    {} ({} deletes)", stats.cell_records, stats.cell_deletes);
     println!("records in buffers  {}", stats.buffer_records);
     println!("cells' files        {} bytes", stats.cell_file_bytes);
+    let (files, bytes, dead) = (stats.value_files, stats.value_file_bytes, stats.value_dead_bytes);
+    println!("value files         {bytes} bytes in {files} files ({dead} bytes dead)");
     println!("index               {} bytes of memory", stats.index_bytes);
     println!("filter              {} bytes of memory", stats.filter_bytes);
     println!("index and filter    {:.3} bytes a record", stats.bytes_per_record());

@@ -14,6 +14,7 @@ pub fn small() -> Options {
     Options {
         buffer_bytes: 4096,
         page_bytes: 2048,
+        apart_bytes: 400,
         cache_bytes: 4096,
         background: Background::Inline,
         merge_slice_bytes: 64 << 10,
@@ -38,6 +39,7 @@ pub fn drawn(rng: &mut SplitMix64) -> Options {
             _ => FilterBits::Auto,
         },
         buffers: 2 + rng.below(2) as u32,
+        apart_bytes: [64, 512, u64::MAX][rng.below(3) as usize],
         ..small()
     }
 }
