@@ -52,5 +52,5 @@ pub use error::Error;
 pub use index::FILTER_BITS_MAX;
 pub use options::{Background, Durability, FilterBits, KEY_BYTES_MAX, Options, Shape, VALUE_BYTES_MAX};
 pub use snapshot::{Record, Scan, Snapshot};
-pub use stats::Stats;
+pub use stats::{Compaction, Stats};
 pub use store::{Batch, Pair, Store};

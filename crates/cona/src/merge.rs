@@ -289,7 +289,8 @@ impl Merger {
             sources.filter_map(|source| if let Cursor::Cell(cursor) = source { Some(&cursor.cell) } else { None });
         let (mut owners, mut first) = (cells.clone().filter(|cell| cell.owns(pointer.place.file)), cells);
         let cell = owners.next().or_else(|| first.next());
-        cell.map_or(Ok(()), |cell| cell.read_value(pointer, value))
+        cell.ok_or_else(|| Error::damaged("insert buffer", 0, "a record points to a value file"))?
+            .read_value(pointer, value)
     }
 
     /// The smallest key and its newest version. With the failpoint `keep_older`, its oldest

@@ -87,6 +87,31 @@ impl Stats {
     }
 }
 
+/// What [`crate::Store::compact`] did. Buffers were turned into cells before.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Compaction {
+    /// Cells before and after.
+    pub cells: (u64, u64),
+    /// Records in cells before and after. What is gone was overwritten or deleted, or was a delete.
+    pub records: (u64, u64),
+    /// Bytes of all cells and value files before and after.
+    pub file_bytes: (u64, u64),
+    /// Bytes written to cells and value files meanwhile.
+    pub written_bytes: u64,
+}
+
+impl Compaction {
+    pub(crate) fn between(before: &Stats, after: &Stats) -> Self {
+        let of = |figure: fn(&Stats) -> u64| (figure(before), figure(after));
+        Compaction {
+            cells: of(|s| s.cells.len() as u64),
+            records: of(|s| s.cell_records),
+            file_bytes: of(|s| s.cell_file_bytes + s.value_file_bytes),
+            written_bytes: after.written_cell_bytes - before.written_cell_bytes,
+        }
+    }
+}
+
 fn level_hits(counters: &Counters) -> Vec<(u32, u64)> {
     let level = |at: usize| if at + 1 == LEVELS { BOTTOM } else { at as u32 };
     let hits = counters.level_hits.iter().enumerate();

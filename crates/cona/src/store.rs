@@ -17,7 +17,7 @@ use crate::open;
 use crate::options::{Background, Durability, Options, check_key, check_value};
 use crate::snapshot::{Scan, Snapshot};
 use crate::state::Shared;
-use crate::stats::{self, Stats};
+use crate::stats::{self, Compaction, Stats};
 
 /// An atomic set of changes. Of several changes of one key, the last counts.
 #[derive(Clone, Debug, Default)]
@@ -266,27 +266,25 @@ impl Store {
         self.wait(Shared::is_idle)
     }
 
-    /// Merges everything into one cell. No deleted or overwritten byte is left.
+    /// Merges everything into one cell. No deleted or overwritten byte is left. Returns what it did.
     ///
     /// # Errors
     /// The disk's, or [`Error::Damaged`].
-    pub fn compact(&self) -> Result<(), Error> {
+    pub fn compact(&self) -> Result<Compaction, Error> {
         self.flush()?;
+        let before = self.stats();
         self.settle()?;
         // The first merge finds out which values are dead; if any are in a file that lives on, a second one removes them.
         for _ in 0..2 {
-            let state = self.shared.current();
-            let deletes: u64 = state.cells.iter().map(|c| c.footer.deletes).sum();
-            let dead: u64 = state.cells.iter().map(|c| c.value_bytes().1).sum();
-            if state.cells.len() as u64 + deletes + dead <= 1 {
+            let now = self.stats();
+            if now.cells.len() as u64 + now.cell_deletes + now.value_dead_bytes <= 1 {
                 break;
             }
-            drop(state);
             self.shared.jobs.lock().whole = true;
             self.shared.notify();
             self.settle()?;
         }
-        Ok(())
+        Ok(Compaction::between(&before, &self.stats()))
     }
 
     fn wait(&self, done: impl Fn(&Shared) -> bool) -> Result<(), Error> {

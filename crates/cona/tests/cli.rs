@@ -44,12 +44,32 @@ fn records_are_put_read_scanned_and_removed() {
     assert!(code == 1 && why.contains("at most 1024"), "{why}");
 }
 
+/// Bytes of the cells and value files of a store.
+fn bytes_of(dir: &Path) -> u64 {
+    let files = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
+    let kept = files.filter(|path| path.extension().is_some_and(|e| e == "cell" || e == "values"));
+    kept.map(|path| path.metadata().unwrap().len()).sum()
+}
+
 #[test]
 fn figures_checks_copies_and_rates() {
     let parent = tempfile::tempdir().unwrap();
     let (dir, copy) = (&parent.path().join("store"), parent.path().join("copy"));
     (0..20).for_each(|i| drop(said(dir, &["put", &format!("k{i}"), "v"])));
+    said(dir, &["put", "k3", &"v".repeat(2000)]);
     said(dir, &["compact"]);
+    said(dir, &["put", "k3", "v"]);
+    said(dir, &["put", "gone", "v"]);
+    said(dir, &["del", "gone"]);
+    let did = said(dir, &["compact"]);
+    let of = |what: &str| did.lines().find_map(|line| line.strip_prefix(what)).unwrap().trim().to_owned();
+    assert!(of("cells") == "2 -> 1" && of("records") == "22 -> 20", "{did}");
+    let number = |text: &str| text.parse::<u64>().unwrap();
+    let (before, after) = of("bytes").split_once(" -> ").map(|(a, b)| (number(a), number(b))).unwrap();
+    assert!(after == bytes_of(dir) && before > after + 2000, "{did}: {} bytes are there", bytes_of(dir));
+    assert!(of("written").ends_with(" bytes") && of("written") != "0 bytes", "{did}");
+    let again = said(dir, &["compact"]);
+    assert!(again.contains("cells    1 -> 1") && again.contains("written  0 bytes"), "{again}");
     let stats = said(dir, &["stats"]);
     assert!(stats.contains("records in cells    20 (0 deletes)") && stats.contains("index and filter"), "{stats}");
     assert!(said(dir, &["verify"]).starts_with("1 cells, 20 records"));

@@ -122,7 +122,7 @@ impl Run {
         match self.rng.below(30) {
             0 => self.store().flush().unwrap(),
             1 => self.reopen(),
-            2 if self.rng.below(4) == 0 => self.store().compact().unwrap(),
+            2 if self.rng.below(4) == 0 => drop(self.store().compact().unwrap()),
             2 => self.store().settle().unwrap(),
             3 | 4 => self.scan()?,
             5 | 6 => self.snapshots()?,

@@ -63,7 +63,7 @@ enum Command {
     Stats,
     /// Read and compare every byte; exit code 1 if any is damaged
     Verify,
-    /// Merge everything into one cell
+    /// Merge everything into one cell, which frees all that was deleted or overwritten; print what that did
     Compact,
     /// Copy the store as it is now to another directory
     Checkpoint {
@@ -150,7 +150,13 @@ fn run(cli: &Cli) -> Result<ExitCode, Box<dyn Error>> {
             println!("{cells} cells, {records} records, {bytes} bytes: {} damaged", report.damage.len());
             return Ok(ExitCode::from(u8::from(!report.damage.is_empty())));
         }
-        Command::Compact => open(false)?.compact()?,
+        Command::Compact => {
+            let done = open(false)?.compact()?;
+            println!("cells    {} -> {}", done.cells.0, done.cells.1);
+            println!("records  {} -> {}", done.records.0, done.records.1);
+            println!("bytes    {} -> {}", done.file_bytes.0, done.file_bytes.1);
+            println!("written  {} bytes", done.written_bytes);
+        }
         Command::Checkpoint { to } => {
             let store = open(false)?;
             let disk = tessera_disk::RealDisk::create(to)?;
