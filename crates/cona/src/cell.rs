@@ -280,6 +280,13 @@ impl Cell {
         all.fold((0, 0), |(bytes, dead), (more, more_dead)| (bytes + more, dead + more_dead))
     }
 
+    /// Tells the disk that a value, or values one after the other, are read soon.
+    pub(crate) fn will_read_values(&self, range: &Pointer) {
+        if let Some(owned) = self.value_file(range.place.file) {
+            owned.file.file.will_read(range.place.offset, range.len as u64);
+        }
+    }
+
     /// Reads a value that a record of this cell points to.
     pub(crate) fn read_value(&self, pointer: &Pointer, value: &mut Vec<u8>) -> Result<(), Error> {
         let Some(owned) = self.value_file(pointer.place.file) else {

@@ -106,6 +106,27 @@ impl CellCursor {
         Some((spot.key(bytes), spot.content(bytes)?))
     }
 
+    /// Tells the disk that the values of the next `count` records are read soon, of this page's if fewer are left.
+    fn will_read_values(&self, count: usize) {
+        let (end, mut at) = (self.page_from + self.page_bytes(), self.next_at);
+        let Some(bytes) = self.chunk.get(self.page_from..end).filter(|_| self.run.is_none()) else { return };
+        // Neighbours in the file are one range: values lie in the order of their keys.
+        let mut range: Option<Pointer> = None;
+        let mut next = self.spot;
+        for left in (0..self.left.min(count) + 1).rev() {
+            let Some(spot) = next else { break };
+            if let Some(Content::Apart(pointer)) = spot.content(bytes) {
+                match &mut range {
+                    Some(range) if range.is_before(&pointer) => range.len += pointer.len,
+                    _ => range.replace(pointer).iter().for_each(|range| self.cell.will_read_values(range)),
+                }
+            }
+            next = if left > 0 { page::spot(bytes, at) } else { None };
+            at = next.map_or(at, |spot| spot.end());
+        }
+        range.iter().for_each(|range| self.cell.will_read_values(range));
+    }
+
     pub(crate) fn advance(&mut self) -> Result<(), Error> {
         if self.left > 0 {
             let end = self.page_from + self.page_bytes();
@@ -277,6 +298,17 @@ impl Merger {
 
     fn key(&self, source: usize) -> &[u8] {
         self.sources[source].current().map_or(&[], |(key, _)| key)
+    }
+
+    /// Tells the disk that values of the next `count` records are read soon: of each cell as many as it is likely to have
+    /// among them.
+    pub(crate) fn will_read_values(&self, count: usize) {
+        let cells =
+            || self.sources.iter().filter_map(|s| if let Cursor::Cell(cursor) = s { Some(cursor) } else { None });
+        let records: u64 = cells().map(|cursor| cursor.cell.footer.records).sum();
+        for cursor in cells() {
+            cursor.will_read_values((count as u64 * cursor.cell.footer.records / records.max(1)) as usize);
+        }
     }
 
     /// Reads a value that the current record points to.

@@ -23,6 +23,9 @@ use crate::values::Owned;
 /// Bytes that a merge reads ahead from each cell.
 const AHEAD_BYTES: u32 = 512 << 10;
 
+/// Records after which a merge asks for the values of as many that it writes anew.
+const VALUES_AHEAD: usize = 64;
+
 /// Work in progress.
 #[derive(Default)]
 pub(crate) struct Jobs {
@@ -45,6 +48,8 @@ struct MergeJob {
     relocate: HashSet<u64>,
     /// A value that is written anew.
     value: Vec<u8>,
+    /// Records until the merge asks for values again.
+    asked: usize,
     done_bytes: u64,
     total_bytes: u64,
 }
@@ -294,7 +299,17 @@ impl Shared {
         writer.adopt(inputs.iter().flat_map(|c| &c.values).map(|owned| owned.file.clone()));
         jobs.busy.extend(inputs.iter().map(|c| c.number()));
         let total_bytes = inputs.iter().map(|c| c.footer.user_bytes).sum();
-        Ok(Some(MergeJob { inputs, merger, writer, oldest, relocate, value: Vec::new(), done_bytes: 0, total_bytes }))
+        Ok(Some(MergeJob {
+            inputs,
+            merger,
+            writer,
+            oldest,
+            relocate,
+            value: Vec::new(),
+            asked: 0,
+            done_bytes: 0,
+            total_bytes,
+        }))
     }
 
     /// Advances the merge with the least work left by one slice.
@@ -331,6 +346,11 @@ impl Shared {
         let keep_older = failpoint::is_active("cona.keep_older");
         let drop_deletes = job.oldest || failpoint::is_active("cona.drop_deletes_early");
         while let Some((key, content)) = job.merger.current(keep_older) {
+            if job.asked == 0 && !job.relocate.is_empty() {
+                job.merger.will_read_values(VALUES_AHEAD);
+                job.asked = VALUES_AHEAD;
+            }
+            job.asked = job.asked.saturating_sub(1);
             let content = match content {
                 Content::Apart(pointer) if job.relocate.contains(&pointer.place.file) => {
                     job.merger.read(&pointer, &mut job.value)?;

@@ -18,6 +18,8 @@ use crate::state::{Shared, State};
 
 /// Most pages that a scan reads at once from a cell.
 const SCAN_AHEAD_MAX: u32 = 64;
+/// Values that a scan asks for at once where reads are slow.
+const VALUES_AHEAD: usize = 16;
 /// Nanoseconds that scans wait for the first page of a cell above which they ask for the pages of all cells before they
 /// read the first: pages of memory come faster, and a flash reads several pages at once in little more time than one.
 const SEEK_SLOW_NS: u64 = 10_000;
@@ -136,6 +138,7 @@ impl Snapshot {
         let end = range.end_bound().map(|key| key.to_vec());
         let mut sources = self.buffer_cursors(from);
         sources.retain(|source| source.current().is_some());
+        let slow = self.registration.shared.context.seek_ns.load(Ordering::Relaxed) > SEEK_SLOW_NS;
         self.seek_cells(from, end.as_ref().map(|end| &end[..]), limit, &mut sources)?;
         let _registration = self.registration.clone();
         Ok(Scan {
@@ -143,6 +146,8 @@ impl Snapshot {
             skip,
             end,
             value: Vec::new(),
+            slow,
+            asked: 0,
             left: limit,
             moved: true,
             failed: false,
@@ -229,6 +234,10 @@ pub struct Scan {
     end: Bound<Vec<u8>>,
     /// The current value, if it was read from a value file.
     value: Vec<u8>,
+    /// Reads were slow when the scan began: it asks for several values before it reads the first of them.
+    slow: bool,
+    /// Records until it asks again.
+    asked: usize,
     /// Records that may still be returned.
     left: usize,
     /// The current record of the merger was not returned yet.
@@ -250,6 +259,11 @@ impl Scan {
         if self.failed || self.left == 0 || !self.find().inspect_err(|_| self.failed = true)? {
             return Ok(None);
         }
+        if self.slow && self.asked == 0 {
+            self.asked = VALUES_AHEAD.min(self.left);
+            self.merger.will_read_values(self.asked);
+        }
+        self.asked = self.asked.saturating_sub(1);
         self.left -= 1;
         self.moved = false;
         Ok(match self.merger.current(false) {

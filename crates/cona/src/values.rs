@@ -66,6 +66,14 @@ pub(crate) struct Pointer {
     pub(crate) len: usize,
 }
 
+impl Pointer {
+    /// True if `next` begins where this value ends.
+    pub(crate) fn is_before(&self, next: &Pointer) -> bool {
+        let end = self.place.offset.checked_add(self.len as u64);
+        self.place.file == next.place.file && end == Some(next.place.offset)
+    }
+}
+
 pub(crate) fn values_name(number: u64) -> String {
     numbered_name(number, ".values")
 }
@@ -117,8 +125,19 @@ impl ValueFile {
             Ok(_) => return Err(Error::damaged(&path, 0, "the header is of another value file")),
             Err(fault) => return Err(Error::of_header(fault, "value file", &FORMAT, &path, 0)),
         }
-        let (obsolete, context) = (AtomicBool::new(false), context.clone());
-        Ok(ValueFile { number, file_bytes, path, file, obsolete, context })
+        Ok(Self::assemble(context, number, file_bytes, path, file))
+    }
+
+    fn assemble(
+        context: &Arc<StoreContext>,
+        number: u64,
+        file_bytes: u64,
+        path: String,
+        file: Arc<dyn DiskFile>,
+    ) -> Self {
+        // Scans and merges ask for what they read next; the system would read several times as much.
+        file.expect_random_reads();
+        ValueFile { number, file_bytes, path, file, obsolete: AtomicBool::new(false), context: context.clone() }
     }
 
     /// Reads a value into `value` and compares its checksum.
@@ -233,7 +252,7 @@ impl ValueWriter {
             self.file.sync_data()?;
         }
         let ValueWriter { context, number, path, file, out_at, .. } = self;
-        Ok(ValueFile { number, file_bytes: out_at, path, file, obsolete: AtomicBool::new(false), context })
+        Ok(ValueFile::assemble(&context, number, out_at, path, file))
     }
 }
 
