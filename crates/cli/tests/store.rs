@@ -76,6 +76,15 @@ fn a_tree_is_stored_over_another_one() {
         c.ok(&["get", "-r", "--quiet", "tess:/over", back.to_str().unwrap()]);
         tree::assert_equal(&src.join("over"), &back);
 
+        // What is put into the root does not change the root.
+        let root = || c.ok(&["stat", "--json", "tess:/"]).json();
+        let before = root();
+        std::fs::set_permissions(&src, Permissions::from_mode(0o700)).unwrap();
+        c.ok(&["put", "-r", "--quiet", &format!("{src_text}/."), "tess:/"]);
+        c.ok(&["put", "-r", "--quiet", "--skip-unchanged", &format!("{src_text}/."), "tess:/"]);
+        assert_eq!((&before["mode"], &before["uid"]), (&root()["mode"], &root()["uid"]));
+        std::fs::set_permissions(&src, Permissions::from_mode(0o755)).unwrap();
+
         // A directory cannot take the place of a file, nor a link that of a directory.
         c.ok(&["rm", "-r", "tess:/over/a/b", "tess:/over/was-a-link"]);
         c.ok(&["put", "--quiet", file, "tess:/over/a/b"]);

@@ -1,5 +1,5 @@
 //! Directories, links and attributes of a tree that is stored: many in one request, and directories level by level, because a
-//! request names the directory above by its inode.
+//! request names the directory above by its inode. One that another client moves meanwhile is filled where it is by then.
 
 use super::local::Kind;
 use super::pool::{self, Tally};
@@ -64,7 +64,7 @@ impl Directories<'_> {
         let (parent, name) = (self.ino(&parent)?, name.to_vec());
         Ok(match &found.kind {
             Kind::Symlink(target) => {
-                let (uid, gid, mtime_ns) = (found.owner.uid, found.owner.gid, found.mtime_ns);
+                let (uid, gid, mtime_ns) = (found.owner.uid, found.owner.gid, Some(found.mtime_ns));
                 NewEntry { parent, name, target: target.clone(), mode: LINK_MODE, uid, gid, mtime_ns }
             }
             _ => NewEntry { parent, name, mode: DIRECTORY_MODE, ..NewEntry::default() },
@@ -73,6 +73,7 @@ impl Directories<'_> {
 
     /// Stores symbolic links, in place of links and files of these names.
     pub fn link(&self, jobs: usize, links: Vec<Job>, progress: &Progress) -> Tally {
+        let there = Mutex::new(Vec::new());
         let all = |some: Vec<Job>| {
             let entries: Vec<Outcome<NewEntry>> = some.iter().map(|job| self.entry(job)).collect();
             let good: Vec<NewEntry> = entries.iter().filter_map(|entry| entry.as_ref().ok().cloned()).collect();
@@ -80,15 +81,20 @@ impl Directories<'_> {
                 Ok(made) => made.into_iter(),
                 Err(error) => return vec![Err(error.into())],
             };
-            let outcome = |(job, entry): (&Job, Outcome<NewEntry>)| match entry.map(|_| made.next()) {
-                Ok(Some(Err(error))) if error.code() == Code::Exists => self.replace(job),
+            let outcome = |(job, entry): (Job, Outcome<NewEntry>)| match entry.map(|_| made.next()) {
+                Ok(Some(Err(error))) if error.code() == Code::Exists => {
+                    there.lock().push(job);
+                    Ok(())
+                }
                 Ok(Some(Err(error))) => Err(Error::refused("symlink", &job.to, error).into()),
                 Ok(_) => Ok(()),
                 Err(failure) => Err(failure),
             };
-            some.iter().zip(entries).map(outcome).collect()
+            some.into_iter().zip(entries).map(outcome).collect()
         };
-        in_groups(links, jobs, all, progress)
+        let made = in_groups(links, jobs, all, progress);
+        let replace = |job: Job| self.replace(&job);
+        made.and(pool::run(there.into_inner(), |_| 0, jobs, replace, |failure| progress.warn(failure)))
     }
 
     fn replace(&self, Job { found, to }: &Job) -> Outcome {
@@ -100,7 +106,9 @@ impl Directories<'_> {
     /// Sets mode, owner and time of the directories that were made. Filling them changed their times.
     pub fn finish(&self, jobs: usize, directories: Vec<Job>, progress: &Progress) -> Tally {
         let inos = self.inos.lock();
-        let made = directories.into_iter().filter_map(|job| Some((*inos.get(&job.to)?, job))).collect();
+        // The root is nobody's to change: it was not made.
+        let made = directories.into_iter().filter(|job| !job.to.is_root());
+        let made = made.filter_map(|job| Some((*inos.get(&job.to)?, job))).collect();
         set_attributes(self.store, made, jobs, progress)
     }
 }

@@ -39,7 +39,11 @@ impl Known {
         for level in levels.into_values() {
             let mut there = Vec::new();
             for path in level {
-                there.extend(known.directory(store, &path)?.map(|ino| (path, ino)));
+                match known.directory(store, &path)? {
+                    Some(ino) => there.push((path, ino)),
+                    // Nothing below it is asked for.
+                    None => _ = known.directories.insert(path, BTreeMap::new()),
+                }
             }
             let listed = Mutex::new(Vec::new());
             let list = |some: &[(StorePath, u64)]| {

@@ -3,9 +3,9 @@
 use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::error::{Failure, Result, invalid};
-use crate::namespace::names;
-use tessera_wire::Error;
+use crate::namespace::names::{self, Page};
 use tessera_wire::meta::*;
+use tessera_wire::{Code, Error};
 
 fn check_count(what: &str, count: usize) -> Result<()> {
     match count {
@@ -17,24 +17,24 @@ fn check_count(what: &str, count: usize) -> Result<()> {
 /// What was refused of one of many; the others go on.
 ///
 /// # Errors
-/// Failures of the database.
-fn refusal<T>(result: Result<T>) -> Result<std::result::Result<T, Error>> {
+/// Failures of the database, damaged rows among them: they undo the whole command, and end a manager that replays it.
+pub(super) fn refusal<T>(result: Result<T>) -> Result<std::result::Result<T, Error>> {
     match result {
         Ok(done) => Ok(Ok(done)),
-        Err(Failure::Refused(error)) => Ok(Err(error)),
+        Err(Failure::Refused(error)) if error.code() != Code::Corrupt => Ok(Err(error)),
         Err(failure) => Err(failure),
     }
 }
 
-/// Lists directories, as many as have `max_entries` together.
+/// Lists directories, as many as fit into a page together.
 pub fn list_many(db: &Db, request: &ListMany, max_entries: u32) -> Result<ListManyReply> {
     check_count("directories to list", request.inos.len())?;
-    let (mut directories, mut left) = (Vec::new(), max_entries);
+    let (mut directories, mut left) = (Vec::new(), Page::new(max_entries));
     for ino in &request.inos {
-        if left == 0 {
+        if left.is_full() {
             break;
         }
-        let listed = match refusal(names::list(db, &List { ino: *ino, ..List::default() }, left))? {
+        let listed = match refusal(names::list_within(db, &List { ino: *ino, ..List::default() }, left))? {
             Ok(ListReply { entries, more, .. }) => ListedDirectory { entries, more, refused: None },
             Err(error) => ListedDirectory { refused: Some(error), ..ListedDirectory::default() },
         };
@@ -42,7 +42,7 @@ pub fn list_many(db: &Db, request: &ListMany, max_entries: u32) -> Result<ListMa
         if listed.more && !directories.is_empty() {
             break;
         }
-        left -= listed.entries.len() as u32;
+        listed.entries.iter().for_each(|entry| left.take(entry));
         directories.push(listed);
     }
     Ok(ListManyReply { directories })
@@ -70,8 +70,8 @@ fn make_entry(ctx: &mut Ctx, new: &NewEntry) -> Result<u64> {
             let made = names::symlink(ctx, &Symlink { parent, name, target, uid, gid, ..Symlink::default() })?;
             let ino = made.attr.as_ref().map_or(0, |attr| attr.ino);
             match mtime_ns {
-                0 => made,
-                time => names::set_attr(ctx, &SetAttr { ino, mtime_ns: Some(time), ..SetAttr::default() })?,
+                None => made,
+                time => names::set_attr(ctx, &SetAttr { ino, mtime_ns: time, ..SetAttr::default() })?,
             }
         }
     };

@@ -8,6 +8,7 @@ use crate::db::Db;
 use crate::db::meta::{draw, uncount};
 use crate::db::sql::{TableRow, args};
 use crate::error::{Failure, Result, corrupt_row, invalid, refuse};
+use crate::namespace::bulk::refusal;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode, check_name};
 use std::sync::LazyLock;
@@ -92,18 +93,58 @@ pub fn get_attr(db: &Db, request: &GetAttr) -> Result<Entry> {
     Ok(inodes::get(db, request.ino)?.entry())
 }
 
+/// What fits into one answer. Its bytes stay far below a frame's: 4,096 links may have 18 MB of names and targets.
+#[derive(Debug, Clone, Copy)]
+pub struct Page {
+    entries: u32,
+    bytes: usize,
+}
+
+/// Bytes of names and targets in a page.
+const PAGE_BYTES: usize = 4 << 20;
+
+impl Page {
+    /// An empty page for so many entries.
+    pub fn new(entries: u32) -> Page {
+        Page { entries, bytes: PAGE_BYTES }
+    }
+
+    /// No entry fits any more.
+    pub fn is_full(self) -> bool {
+        self.entries == 0 || self.bytes == 0
+    }
+
+    /// Uses the room that an entry needs.
+    pub fn take(&mut self, entry: &Dirent) {
+        let target = entry.attr.as_ref().map_or(0, |attr| attr.symlink_target.len());
+        self.bytes = self.bytes.saturating_sub(entry.name.len() + target);
+        self.entries = self.entries.saturating_sub(1);
+    }
+}
+
 /// Lists a page of a directory.
 pub fn list(db: &Db, request: &List, max_entries: u32) -> Result<ListReply> {
+    list_within(db, request, Page::new(max_entries))
+}
+
+/// Lists as much of a directory as a page has room for; one entry at least, if there is one.
+pub(super) fn list_within(db: &Db, request: &List, mut left: Page) -> Result<ListReply> {
     let directory = inodes::directory(db, request.ino)?;
     check_within(db, &directory, request.within.as_ref())?;
-    let limit = match request.limit {
-        0 => max_entries,
-        limit => limit.min(max_entries),
-    };
-    let mut found = entries_after(db, directory.ino, &request.after, limit + 1)?;
-    let more = found.len() > limit as usize;
-    found.truncate(limit as usize);
-    let entries = found.into_iter().map(|(name, inode)| Dirent { name, attr: Some(inode.attr()) }).collect();
+    if request.limit > 0 {
+        left.entries = left.entries.min(request.limit);
+    }
+    let found = entries_after(db, directory.ino, &request.after, left.entries + 1)?;
+    let (all, mut entries) = (found.len(), Vec::new());
+    for (name, inode) in found {
+        if left.is_full() {
+            break;
+        }
+        let entry = Dirent { name, attr: Some(inode.attr()) };
+        left.take(&entry);
+        entries.push(entry);
+    }
+    let more = entries.len() < all;
     Ok(ListReply { entries, more, lease_ms: 0 })
 }
 
@@ -289,10 +330,8 @@ pub fn remove_names(ctx: &mut Ctx, request: &RemoveNames) -> Result<RemoveNamesR
     let mut refused = Vec::new();
     for (index, name) in (0..).zip(&request.names) {
         let found = check_name(name).and_then(|()| child(ctx.db, &parent, name));
-        match found.and_then(|inode| take_name(ctx, &parent, name, inode)) {
-            Ok(()) => {}
-            Err(Failure::Refused(error)) => refused.push(NotRemoved { index, error: Some(error) }),
-            Err(failure) => return Err(failure),
+        if let Err(error) = refusal(found.and_then(|inode| take_name(ctx, &parent, name, inode)))? {
+            refused.push(NotRemoved { index, error: Some(error) });
         }
     }
     if refused.len() < request.names.len() {

@@ -10,7 +10,7 @@ fn directory(parent: u64, name: &str) -> NewEntry {
 }
 
 fn link(parent: u64, name: &str, target: &str) -> NewEntry {
-    NewEntry { target: target.into(), mtime_ns: 5, ..directory(parent, name) }
+    NewEntry { target: target.into(), mtime_ns: Some(5), ..directory(parent, name) }
 }
 
 fn make(rig: &mut Rig, entries: Vec<NewEntry>) -> Vec<Result<u64, Code>> {
@@ -158,4 +158,48 @@ fn directories_are_listed_together_up_to_a_page() {
     assert_eq!(list(&[more, few]), [Ok((4_096, true))]);
     assert_eq!(list(&[]), []);
     assert_eq!(rig.ask(&ListMany { inos: vec![few; MAX_AT_ONCE + 1] }).unwrap_err().code(), Code::Invalid);
+}
+
+/// A frame has 16 MiB; 4,096 links may have more.
+#[test]
+fn a_page_has_no_more_bytes_than_a_frame_bears() {
+    let mut rig = Rig::new(4);
+    let target = "t".repeat(4_000);
+    let many = |rig: &mut Rig, name: &str, count: usize| {
+        let ino = rig.mkdir(1, name);
+        for first in (0..count).step_by(1_000) {
+            let links = (first..count.min(first + 1_000)).map(|i| link(ino, &format!("{i:05}"), &target));
+            assert!(make(rig, links.collect()).iter().all(Result::is_ok));
+        }
+        ino
+    };
+    let [a, b] = ["a", "b"].map(|name| many(&mut rig, name, 600));
+    let reply = rig.ask(&ListMany { inos: vec![a, b] }).unwrap();
+    assert_eq!(reply.directories.len(), 1, "the second would not fit");
+    assert_eq!((reply.directories[0].entries.len(), reply.directories[0].more), (600, false));
+    let large = many(&mut rig, "large", 2_500);
+    let (mut found, mut after) = (0, Vec::new());
+    loop {
+        let page = rig.ask(&List { ino: large, after: after.clone(), ..List::default() }).unwrap();
+        assert!(prost::Message::encoded_len(&page) < 5 << 20, "{} entries", page.entries.len());
+        found += page.entries.len();
+        after = page.entries.last().unwrap().name.clone();
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(found, 2_500);
+    let listed = rig.ask(&ListMany { inos: vec![large, a] }).unwrap().directories;
+    assert!(listed.len() == 1 && listed[0].more);
+}
+
+#[test]
+fn a_link_may_be_as_old_as_1970() {
+    let mut rig = Rig::new(4);
+    let old = NewEntry { mtime_ns: Some(0), ..link(1, "old", "x") };
+    let new = NewEntry { mtime_ns: None, ..link(1, "new", "x") };
+    make(&mut rig, vec![old, new]);
+    let entries = rig.ask(&List { ino: 1, ..List::default() }).unwrap().entries;
+    let times: Vec<i64> = entries.into_iter().map(|entry| entry.attr.unwrap().mtime_ns).collect();
+    assert!(times[0] > 0 && times[1] == 0, "{times:?}");
 }
