@@ -92,6 +92,7 @@ def report(result):
         f"files, all in the page cache: {size}, in eight directories. Machine: {machine['cpu']}, {machine['cores']} cores, "
         f"{machine['memory_gib']} GiB memory, {machine['kernel']}. {result['rounds']} interleaved rounds ({result['spark_rounds']} of Spark); median "
         f"(least – greatest). Load average when started: {result['load']:.1f}."
+        + (f" {', '.join(result['again'])} measured again later, on the same machine." if result.get("again") else "")
         + (" Shortened run: **not final**." if min(result["bytes"].values()) < FULL_BYTES or result["rounds"] < 3 else ""), "",
         "`tessera` is `tessera sample`, `query` is `tessera query`, which is not asked for words and totals. The floor of a sample is to read and count its share; DuckDB and Spark read every byte to sample rows. Spark's and DuckDB's start-up is not "
         "counted, that of our commands is. *Error made* is the largest relative error among the 20 truly largest groups and the total, in any round. *Interval "
