@@ -84,6 +84,8 @@ impl std::borrow::Borrow<[u8]> for SmallKey {
 struct Slot {
     seq: u64,
     value: ValueOrDelete,
+    /// A delete that may hide a record of a cell.
+    hides: bool,
     /// Versions that a snapshot may read, newest first.
     older: Vec<(u64, ValueOrDelete)>,
 }
@@ -101,8 +103,8 @@ pub(crate) struct Buffer {
     map: RwLock<BTreeMap<SmallKey, Slot>>,
     filter: Box<[AtomicU64]>,
     bytes: AtomicU64,
-    /// Keys whose newest version is a delete.
-    deletes: AtomicU64,
+    /// Keys whose newest version is a delete that may hide a record of a cell.
+    hidden: AtomicU64,
     /// Sequence number of the last batch applied.
     last_seq: AtomicU64,
     /// Numbers of the logs that hold its batches.
@@ -119,7 +121,7 @@ impl Buffer {
             map: RwLock::default(),
             filter: (0..words).map(|_| AtomicU64::new(0)).collect(),
             bytes: AtomicU64::new(0),
-            deletes: AtomicU64::new(0),
+            hidden: AtomicU64::new(0),
             last_seq: AtomicU64::new(0),
             logs: Mutex::default(),
         }
@@ -135,9 +137,9 @@ impl Buffer {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Number of keys whose newest version is a delete.
-    pub(crate) fn deletes(&self) -> u64 {
-        self.deletes.load(Ordering::Relaxed)
+    /// Number of keys whose newest version is a delete that may hide a record of a cell.
+    pub(crate) fn hidden(&self) -> u64 {
+        self.hidden.load(Ordering::Relaxed)
     }
 
     pub(crate) fn last_seq(&self) -> u64 {
@@ -153,19 +155,23 @@ impl Buffer {
     }
 
     /// Applies batches atomically: a reader sees all of a batch or nothing. Loads `newest_snapshot` and stores
-    /// `visible` under the lock.
+    /// `visible` under the lock. `hides` tells of a delete's key and hash if it may hide a record of a cell.
     pub(crate) fn apply<'a>(
         &self,
         batches: impl Iterator<Item = (u64, &'a [Change])>,
         newest_snapshot: &AtomicU64,
         visible: &AtomicU64,
+        hides: impl Fn(&[u8], u64) -> bool,
     ) {
         let mut map = self.map.write();
         let wanted = newest_snapshot.load(Ordering::Acquire);
         let mut last = 0;
         for (seq, changes) in batches {
             assert!(seq > last && seq > self.last_seq(), "batch {seq} is applied out of order");
-            changes.iter().for_each(|change| self.apply_one(&mut map, seq, change, wanted));
+            for change in changes {
+                let hides = change.value.is_none() && hides(change.key.as_bytes(), change.hash);
+                self.apply_one(&mut map, seq, change, wanted, hides);
+            }
             last = seq;
         }
         if last > 0 {
@@ -174,16 +180,17 @@ impl Buffer {
         }
     }
 
-    fn apply_one(&self, map: &mut BTreeMap<SmallKey, Slot>, seq: u64, change: &Change, wanted: u64) {
+    fn apply_one(&self, map: &mut BTreeMap<SmallKey, Slot>, seq: u64, change: &Change, wanted: u64, hides: bool) {
         let (word, bits) = self.filter_of(change.hash);
         word.fetch_or(bits, Ordering::Relaxed);
         let size = change.value.as_ref().map_or(0, |v| v.len()) as u64;
-        self.deletes.fetch_add(u64::from(change.value.is_none()), Ordering::Relaxed);
+        self.hidden.fetch_add(u64::from(hides), Ordering::Relaxed);
         match map.entry(change.key.clone()) {
             Entry::Occupied(slot) => {
                 let slot = slot.into_mut();
                 let old = std::mem::replace(&mut slot.value, change.value.clone());
-                self.deletes.fetch_sub(u64::from(old.is_none()), Ordering::Relaxed);
+                let hid = std::mem::replace(&mut slot.hides, hides);
+                self.hidden.fetch_sub(u64::from(hid), Ordering::Relaxed);
                 let freed = old.as_ref().map_or(0, |v| v.len()) as u64;
                 if slot.seq <= wanted && slot.seq != seq {
                     slot.older.insert(0, (slot.seq, old));
@@ -196,7 +203,7 @@ impl Buffer {
             }
             Entry::Vacant(place) => {
                 self.bytes.fetch_add(size + change.key.as_bytes().len() as u64 + ENTRY_BYTES, Ordering::Relaxed);
-                place.insert(Slot { seq, value: change.value.clone(), older: Vec::new() });
+                place.insert(Slot { seq, value: change.value.clone(), hides, older: Vec::new() });
             }
         }
     }

@@ -324,6 +324,13 @@ impl Cell {
         self.index.candidates(from).map_or((0, 0), pages)
     }
 
+    /// False if the cell certainly has no record of this key. Reads nothing.
+    pub(crate) fn may_hold(&self, key: &[u8], hash: u64) -> bool {
+        let within = key >= &self.first_key[..] && key <= &self.last_key[..];
+        let holds = |c: Candidates| (c.from..=c.to).any(|page| self.index.may_hold(c.block, page, hash));
+        within && self.index.candidates(key).is_some_and(holds)
+    }
+
     /// Tells the disk that pages are read soon.
     pub(crate) fn will_read(&self, page: u32, pages: u32) {
         if page < self.footer.pages {

@@ -13,9 +13,10 @@ use parking_lot::{Condvar, Mutex};
 use tessera_failpoint as failpoint;
 
 use crate::buffer::{Buffer, Change};
+use crate::cell::Cell;
 use crate::error::Error;
 use crate::log::{Log, encode_changes, log_name};
-use crate::options::{Background, Durability};
+use crate::options::{Background, Durability, Shape};
 use crate::state::{Shared, State};
 
 /// Number of cells above which writers are slowed down gradually, so that merges keep up.
@@ -86,6 +87,12 @@ struct Waiting {
 pub(crate) struct Queue {
     waiting: Mutex<Waiting>,
     turn: Condvar,
+}
+
+/// True if a delete may hide a record of the oldest cell, whose space a fold then returns. Always false for a shape that
+/// folds nothing: its space has no bound that deletes could exceed.
+pub(crate) fn may_hide(cells: &[Arc<Cell>], shape: Shape, key: &[u8], hash: u64) -> bool {
+    matches!(shape, Shape::Folded { .. }) && cells.last().is_some_and(|oldest| oldest.may_hold(key, hash))
 }
 
 impl Shared {
@@ -171,7 +178,9 @@ impl Shared {
         if group.iter().any(|r| r.sync) && !failpoint::is_active("cona.ack_before_sync") {
             committer.sync(self)?;
         }
-        state.active.apply(numbered().map(|(seq, r)| (seq, &r.changes[..])), &self.snapshots.newest, &self.visible_seq);
+        let batches = numbered().map(|(seq, r)| (seq, &r.changes[..]));
+        let hides = |key: &[u8], hash| may_hide(&state.cells, self.options.shape, key, hash);
+        state.active.apply(batches, &self.snapshots.newest, &self.visible_seq, hides);
         Ok(())
     }
 
@@ -243,9 +252,9 @@ impl Shared {
     /// True if the deletes in the active buffer hide so many bytes that it should become a cell, which a fold can count:
     /// deletes of large records are small, so many fit a buffer.
     fn hides_much(&self, state: &State) -> bool {
-        let deletes = state.active.deletes();
-        let Some(oldest) = state.cells.last().filter(|_| deletes > 0) else { return false };
-        let hidden = deletes.saturating_mul(oldest.usual_bytes());
+        let count = state.active.hidden();
+        let Some(oldest) = state.cells.last().filter(|_| count > 0) else { return false };
+        let hidden = count.saturating_mul(oldest.usual_bytes());
         hidden >= self.options.buffer_bytes.max(oldest.footer.user_bytes / HIDDEN_SHARE)
     }
 

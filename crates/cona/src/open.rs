@@ -11,7 +11,7 @@ use tessera_disk::{Disk, DiskError};
 use crate::buffer::Buffer;
 use crate::cache::RecordCache;
 use crate::cell::{Cell, StoreContext, cell_name};
-use crate::commit::Committer;
+use crate::commit::{Committer, may_hide};
 use crate::error::Error;
 use crate::log::{Log, LogReader, log_name};
 use crate::manifest::{MANIFEST, Manifest};
@@ -104,7 +104,10 @@ fn open_in(context: Arc<StoreContext>, options: Options) -> Result<Arc<Shared>, 
         context.disk.remove(&context.path(&values_name(*orphan)))?;
     }
     let active = Buffer::new(options.buffer_bytes);
-    let (last_seq, needed_logs) = replay(&context, &files.logs, manifest.flushed_seq, &active)?;
+    let (last_seq, needed_logs) = {
+        let hides = |key: &[u8], hash| may_hide(&cells, options.shape, key, hash);
+        replay(&context, &files.logs, manifest.flushed_seq, &active, hides)?
+    };
     let used = files.cells.iter().chain(&files.logs).chain(&files.values).map(|n| n + 1).max().unwrap_or(0);
     let number = manifest.next_file.max(used);
     assert!(last_seq >= manifest.flushed_seq, "replay ends before what is in cells");
@@ -154,6 +157,7 @@ fn replay(
     numbers: &[u64],
     flushed_seq: u64,
     buffer: &Buffer,
+    hides: impl Fn(&[u8], u64) -> bool,
 ) -> Result<(u64, Vec<u64>), Error> {
     let (mut last_seq, mut needed, mut unneeded) = (flushed_seq, Vec::new(), Vec::new());
     let no_snapshot = AtomicU64::new(0);
@@ -172,7 +176,7 @@ fn replay(
         let before = last_seq;
         while let Some((seq, changes)) = reader.next()? {
             if seq == last_seq + 1 {
-                buffer.apply(std::iter::once((seq, &changes[..])), &no_snapshot, &AtomicU64::new(0));
+                buffer.apply(std::iter::once((seq, &changes[..])), &no_snapshot, &AtomicU64::new(0), &hides);
                 last_seq = seq;
             }
         }

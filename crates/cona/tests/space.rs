@@ -121,3 +121,23 @@ fn deleting_two_fifths_returns_their_space() {
     store.settle().unwrap();
     assert!(used(&disk) < full * 3 / 5 * 3 / 2 * 9 / 10, "{} of {full} bytes are used", used(&disk));
 }
+
+/// Deletes of keys that are not there free nothing and make no cells, however large the values are that are there. Under
+/// a shape without a bound on space no deletes do.
+#[test]
+fn deletes_that_hide_nothing_do_not_flush() {
+    for (shape, present) in
+        [(options().shape, false), (Shape::Doubling { growth: 2 }, false), (Shape::Doubling { growth: 2 }, true)]
+    {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
+        let options = Options { buffer_bytes: 64 << 10, shape, ..options() };
+        let store = open(&disk, &options);
+        let key = |n: u32| [&n.wrapping_mul(0x9e37_79b1).to_be_bytes()[..], b"key"].concat();
+        (0..200).for_each(|n| store.put(&key(n), &vec![n as u8; 16 << 10]).unwrap());
+        store.compact().unwrap();
+        let before = store.stats().flushes;
+        (0..200).for_each(|n| store.delete(&key(if present { n } else { 1000 + n })).unwrap());
+        let flushes = store.stats().flushes - before;
+        assert!(flushes <= 1, "{flushes} flushes with {shape:?}, keys present: {present}");
+    }
+}
