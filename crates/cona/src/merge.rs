@@ -106,8 +106,8 @@ impl CellCursor {
         Some((spot.key(bytes), spot.content(bytes)?))
     }
 
-    /// Tells the disk that the values of the next `count` records are read soon, of this page's if fewer are left.
-    fn will_read_values(&self, count: usize) {
+    /// Tells the disk that the wanted values of the next `count` records are read soon, of this page's if fewer are left.
+    fn will_read_values(&self, count: usize, wanted: &impl Fn(&[u8], &Pointer) -> bool) {
         let (end, mut at) = (self.page_from + self.page_bytes(), self.next_at);
         let Some(bytes) = self.chunk.get(self.page_from..end).filter(|_| self.run.is_none()) else { return };
         // Neighbours in the file are one range: values lie in the order of their keys.
@@ -115,7 +115,9 @@ impl CellCursor {
         let mut next = self.spot;
         for left in (0..self.left.min(count) + 1).rev() {
             let Some(spot) = next else { break };
-            if let Some(Content::Apart(pointer)) = spot.content(bytes) {
+            if let Some(Content::Apart(pointer)) = spot.content(bytes)
+                && wanted(spot.key(bytes), &pointer)
+            {
                 match &mut range {
                     Some(range) if range.is_before(&pointer) => range.len += pointer.len,
                     _ => range.replace(pointer).iter().for_each(|range| self.cell.will_read_values(range)),
@@ -300,14 +302,15 @@ impl Merger {
         self.sources[source].current().map_or(&[], |(key, _)| key)
     }
 
-    /// Tells the disk that values of the next `count` records are read soon: of each cell as many as it is likely to have
-    /// among them.
-    pub(crate) fn will_read_values(&self, count: usize) {
+    /// Tells the disk that the wanted values of the next `count` records are read soon: of each cell as many as it is likely
+    /// to have among them.
+    pub(crate) fn will_read_values(&self, count: usize, wanted: impl Fn(&[u8], &Pointer) -> bool) {
         let cells =
             || self.sources.iter().filter_map(|s| if let Cursor::Cell(cursor) = s { Some(cursor) } else { None });
         let records: u64 = cells().map(|cursor| cursor.cell.footer.records).sum();
         for cursor in cells() {
-            cursor.will_read_values((count as u64 * cursor.cell.footer.records / records.max(1)) as usize);
+            let share = (count as u64 * cursor.cell.footer.records / records.max(1)) as usize;
+            cursor.will_read_values(share, &wanted);
         }
     }
 

@@ -18,7 +18,7 @@ use crate::options::Background;
 use crate::page::Content;
 use crate::plan::{self, Plan, View};
 use crate::state::{Shared, State};
-use crate::values::Owned;
+use crate::values::{Owned, Pointer};
 
 /// Bytes that a merge reads ahead from each cell.
 const AHEAD_BYTES: u32 = 512 << 10;
@@ -347,7 +347,8 @@ impl Shared {
         let drop_deletes = job.oldest || failpoint::is_active("cona.drop_deletes_early");
         while let Some((key, content)) = job.merger.current(keep_older) {
             if job.asked == 0 && !job.relocate.is_empty() {
-                job.merger.will_read_values(VALUES_AHEAD);
+                let wanted = |_: &[u8], pointer: &Pointer| job.relocate.contains(&pointer.place.file);
+                job.merger.will_read_values(VALUES_AHEAD, wanted);
                 job.asked = VALUES_AHEAD;
             }
             job.asked = job.asked.saturating_sub(1);

@@ -261,7 +261,7 @@ impl Scan {
         }
         if self.slow && self.asked == 0 {
             self.asked = VALUES_AHEAD.min(self.left);
-            self.merger.will_read_values(self.asked);
+            self.merger.will_read_values(self.asked, |_, _| true);
         }
         self.asked = self.asked.saturating_sub(1);
         self.left -= 1;
