@@ -50,6 +50,8 @@ impl Ahead {
 
 /// Pages a chunk must have for the next one to be asked for while this one is read: a scan that reads so many goes on.
 const PREFETCH_PAGES: u32 = 8;
+/// Most bytes of values that are asked for at once.
+const VALUES_AHEAD_BYTES: usize = 1 << 20;
 
 impl CellCursor {
     /// Positions the cursor at the first record whose key is not below `from`.
@@ -106,18 +108,21 @@ impl CellCursor {
         Some((spot.key(bytes), spot.content(bytes)?))
     }
 
-    /// Tells the disk that the wanted values of the next `count` records are read soon, of this page's if fewer are left.
-    fn will_read_values(&self, count: usize, wanted: &impl Fn(&[u8], &Pointer) -> bool) {
+    /// Tells the disk that the wanted values of the `count` records from the current one on are read soon, of this page's
+    /// if fewer are left. Takes their bytes from `bytes_left` and stops where it does not suffice.
+    fn will_read_values(&self, count: usize, bytes_left: &mut usize, wanted: &impl Fn(&[u8], &Pointer) -> bool) {
         let (end, mut at) = (self.page_from + self.page_bytes(), self.next_at);
         let Some(bytes) = self.chunk.get(self.page_from..end).filter(|_| self.run.is_none()) else { return };
         // Neighbours in the file are one range: values lie in the order of their keys.
         let mut range: Option<Pointer> = None;
         let mut next = self.spot;
-        for left in (0..self.left.min(count) + 1).rev() {
+        for left in (0..count.min(self.left + 1)).rev() {
             let Some(spot) = next else { break };
             if let Some(Content::Apart(pointer)) = spot.content(bytes)
                 && wanted(spot.key(bytes), &pointer)
             {
+                let Some(rest) = bytes_left.checked_sub(pointer.len) else { break };
+                *bytes_left = rest;
                 match &mut range {
                     Some(range) if range.is_before(&pointer) => range.len += pointer.len,
                     _ => range.replace(pointer).iter().for_each(|range| self.cell.will_read_values(range)),
@@ -302,15 +307,18 @@ impl Merger {
         self.sources[source].current().map_or(&[], |(key, _)| key)
     }
 
-    /// Tells the disk that the wanted values of the next `count` records are read soon: of each cell as many as it is likely
-    /// to have among them.
+    /// Tells the disk that the wanted values of the `count` records from the current one on are read soon: of each cell as
+    /// many as it is likely to have among them, at least the current one of the cell that has it, together at most
+    /// [`VALUES_AHEAD_BYTES`]. A larger value gains nothing: its read alone keeps the disk busy.
     pub(crate) fn will_read_values(&self, count: usize, wanted: impl Fn(&[u8], &Pointer) -> bool) {
-        let cells =
-            || self.sources.iter().filter_map(|s| if let Cursor::Cell(cursor) = s { Some(cursor) } else { None });
-        let records: u64 = cells().map(|cursor| cursor.cell.footer.records).sum();
-        for cursor in cells() {
+        let of = |source: &Cursor| if let Cursor::Cell(cursor) = source { cursor.cell.footer.records } else { 0 };
+        let records: u64 = self.sources.iter().map(of).sum();
+        let mut bytes_left = VALUES_AHEAD_BYTES;
+        for (at, source) in self.sources.iter().enumerate() {
+            let Cursor::Cell(cursor) = source else { continue };
             let share = (count as u64 * cursor.cell.footer.records / records.max(1)) as usize;
-            cursor.will_read_values(share, &wanted);
+            let share = share.max(usize::from(self.winners.first() == Some(&at)));
+            cursor.will_read_values(share, &mut bytes_left, &wanted);
         }
     }
 

@@ -261,7 +261,8 @@ impl Scan {
         }
         if self.slow && self.asked == 0 {
             self.asked = VALUES_AHEAD.min(self.left);
-            self.merger.will_read_values(self.asked, |_, _| true);
+            let end = self.end.as_ref().map(|end| &end[..]);
+            self.merger.will_read_values(self.asked, |key, _| begins_before(key, end));
         }
         self.asked = self.asked.saturating_sub(1);
         self.left -= 1;

@@ -137,3 +137,33 @@ fn a_merge_asks_only_for_values_that_it_writes_anew() {
     assert_eq!(read, 9 * 4096, "the small file is written anew");
     assert!(asked <= 2 * read, "{asked} bytes were asked for and {read} read");
 }
+
+/// A scan asks for no value beyond its end or its limit, and for no more than a mebibyte at once.
+#[test]
+fn a_scan_asks_only_for_values_that_it_returns() {
+    let (store, counts) = spied();
+    let (key, bytes) = (|n: u32| n.to_be_bytes(), 64 << 10);
+    (0..200_u32).for_each(|n| store.put(&key(n), &vec![n as u8; bytes]).unwrap());
+    store.compact().unwrap();
+    let asked_by = |scan: &dyn Fn() -> usize| {
+        let (asked, read) = counts.now();
+        let found = scan();
+        let (asked_after, read_after) = counts.now();
+        assert_eq!(read_after - read, (found * bytes) as u64);
+        (asked_after - asked) as usize
+    };
+    // Once the store knows that reads are slow.
+    (0..20).for_each(|_| drop(store.prefix(&key(7)).unwrap().count()));
+    assert_eq!(asked_by(&|| store.prefix(&key(7)).unwrap().count()), bytes);
+    assert_eq!(asked_by(&|| store.range_at_most(&key(7)[..].., 3).unwrap().count()), 3 * bytes);
+    assert_eq!(asked_by(&|| store.range(&key(7)[..]..&key(12)).unwrap().count()), 5 * bytes);
+    assert!(asked_by(&|| store.range_at_most(&key(7)[..].., 16).unwrap().count()) <= 1 << 20);
+    // A value in each of three newer cells.
+    for n in [20, 40, 60] {
+        store.put(&key(n), &vec![1; bytes]).unwrap();
+        store.flush().unwrap();
+    }
+    assert_eq!(store.stats().cells.len(), 4);
+    assert_eq!(asked_by(&|| store.range_at_most(&key(7)[..].., 1).unwrap().count()), bytes);
+    assert_eq!(asked_by(&|| store.range_at_most(&key(20)[..].., 1).unwrap().count()), bytes);
+}
