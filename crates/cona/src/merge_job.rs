@@ -272,12 +272,13 @@ impl Shared {
             .map(|c| View {
                 level: c.level,
                 weight: c.footer.user_bytes + c.footer.deletes * delete,
-                busy: jobs.busy.contains(&c.number()) || c.damaged.load(Ordering::Relaxed),
+                busy: jobs.busy.contains(&c.number()),
+                damaged: c.damaged.load(Ordering::Relaxed),
             })
             .collect();
         let merge = if jobs.whole { plan::whole(&views) } else { plan::next(&views, self.options.shape) };
         merge.or_else(|| {
-            let full = |at: &usize| !views[*at].busy && values_due(&cells[*at], jobs.whole);
+            let full = |at: &usize| views[*at].is_free() && values_due(&cells[*at], jobs.whole);
             let at = (0..cells.len()).find(full)?;
             Some(Plan { from: at, to: at, level: cells[at].level })
         })

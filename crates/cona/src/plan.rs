@@ -12,8 +12,17 @@ pub(crate) struct View {
     pub(crate) level: u32,
     /// Bytes of the cell, with each delete counted by [`delete_weight`].
     pub(crate) weight: u64,
-    /// Being merged, or damaged.
+    /// Being merged.
     pub(crate) busy: bool,
+    /// No merge takes it.
+    pub(crate) damaged: bool,
+}
+
+impl View {
+    /// True if a merge may take it.
+    pub(crate) fn is_free(&self) -> bool {
+        !self.busy && !self.damaged
+    }
 }
 
 /// A merge of cells `from..=to` into one cell of `level`.
@@ -40,13 +49,13 @@ pub(crate) fn delete_weight(usual: u64, shape: Shape) -> u64 {
 /// Merges all free cells, down to the oldest.
 pub(crate) fn whole(cells: &[View]) -> Option<Plan> {
     let from = free_tail(cells);
-    assert!(cells[from..].iter().all(|c| !c.busy), "a busy cell is free");
+    assert!(cells[from..].iter().all(View::is_free), "a busy or damaged cell is free");
     (from + 1 < cells.len()).then_some(Plan { from, to: cells.len() - 1, level: BOTTOM })
 }
 
-/// Index of the first cell of the free run that ends with the oldest cell; the number of cells if the oldest is busy.
+/// Index of the first cell of the free run that ends with the oldest cell; the number of cells if the oldest is not free.
 fn free_tail(cells: &[View]) -> usize {
-    cells.iter().rposition(|c| c.busy).map_or(0, |busy| busy + 1)
+    cells.iter().rposition(|c| !c.is_free()).map_or(0, |taken| taken + 1)
 }
 
 /// The next merge that is due.
@@ -58,8 +67,9 @@ pub(crate) fn next(cells: &[View], shape: Shape) -> Option<Plan> {
             let due = oldest.weight.saturating_mul(u64::from(fold_percent)) / 100;
             let fold =
                 whole(cells).filter(|plan| cells[plan.from..plan.to].iter().map(|c| c.weight).sum::<u64>() >= due);
-            // A merge that the next fold would soon repeat is not worth its writes.
-            fold.or_else(|| level_merge(&cells[..cells.len() - 1], growth as usize, due / 2))
+            // A merge that the next fold would soon repeat is not worth its writes. Cells above a damaged one are never folded.
+            let weight_max = if cells.iter().any(|c| c.damaged) { u64::MAX } else { due / 2 };
+            fold.or_else(|| level_merge(&cells[..cells.len() - 1], growth as usize, weight_max))
         }
     }
 }
@@ -71,7 +81,7 @@ fn level_merge(cells: &[View], growth: usize, weight_max: u64) -> Option<Plan> {
     let (mut from, mut level) = (0, 0);
     while from < cells.len() {
         level = cells[from].level.max(level);
-        let same = cells[from..].iter().take_while(|c| c.level <= level && !c.busy).count();
+        let same = cells[from..].iter().take_while(|c| c.level <= level && c.is_free()).count();
         if same >= growth {
             // Takes the oldest cells first, so that the rest remain neighbours.
             let first = from + same - growth;
@@ -95,13 +105,13 @@ mod tests {
     fn grow(shape: Shape, flushes: u64) -> (f64, usize, Vec<u64>) {
         let (mut cells, mut written, mut most): (Vec<View>, u64, usize) = (Vec::new(), 0, 0);
         for _ in 0..flushes {
-            cells.insert(0, View { level: 0, weight: 100, busy: false });
+            cells.insert(0, View { level: 0, weight: 100, busy: false, damaged: false });
             written += 100;
             while let Some(plan) = next(&cells, shape) {
                 let weight: u64 = cells[plan.from..=plan.to].iter().map(|c| c.weight).sum();
                 written += weight;
                 cells.drain(plan.from..=plan.to);
-                cells.insert(plan.from, View { level: plan.level, weight, busy: false });
+                cells.insert(plan.from, View { level: plan.level, weight, busy: false, damaged: false });
             }
             most = most.max(cells.len());
         }
@@ -135,13 +145,13 @@ mod tests {
         let options = crate::Options { shape, ..crate::Options::default() };
         let (mut cells, mut sums, mut written): (Vec<View>, [f64; 7], u64) = (Vec::new(), [0.0; 7], 0);
         for flush in 0..flushes {
-            cells.insert(0, View { level: 0, weight: 100, busy: false });
+            cells.insert(0, View { level: 0, weight: 100, busy: false, damaged: false });
             written += 100;
             while let Some(plan) = next(&cells, shape) {
                 let weight: u64 = cells[plan.from..=plan.to].iter().map(|c| c.weight).sum();
                 written += weight;
                 cells.drain(plan.from..=plan.to);
-                cells.insert(plan.from, View { level: plan.level, weight, busy: false });
+                cells.insert(plan.from, View { level: plan.level, weight, busy: false, damaged: false });
             }
             sums[2] = sums[2].max(cells.len() as f64);
             if flush < flushes / 2 {
@@ -208,7 +218,7 @@ mod tests {
             let mut numbers = 0_u64;
             for step in 0..20_000_u64 {
                 if step < 1500 {
-                    cells.insert(0, (View { level: 0, weight: 100, busy: false }, 0));
+                    cells.insert(0, (View { level: 0, weight: 100, busy: false, damaged: false }, 0));
                 }
                 while let Some(plan) = next(&cells.iter().map(|(view, _)| *view).collect::<Vec<_>>(), shape) {
                     numbers += 1;
@@ -224,7 +234,7 @@ mod tests {
                     let at = cells.iter().position(|(_, merge)| *merge == number).unwrap();
                     let weight = cells.iter().filter(|(_, merge)| *merge == number).map(|(view, _)| view.weight).sum();
                     cells.retain(|(_, merge)| *merge != number);
-                    cells.insert(at, (View { level, weight, busy: false }, 0));
+                    cells.insert(at, (View { level, weight, busy: false, damaged: false }, 0));
                 }
             }
             let weights: Vec<u64> = cells.iter().map(|(view, _)| view.weight).collect();
@@ -235,7 +245,7 @@ mod tests {
 
     #[test]
     fn busy_cells_are_left_alone_and_neighbours_stay_neighbours() {
-        let cell = |level, busy| View { level, weight: 100, busy };
+        let cell = |level, busy| View { level, weight: 100, busy, damaged: false };
         let shape = Shape::Doubling { growth: 2 };
         assert_eq!(next(&[cell(0, false), cell(0, true), cell(0, false)], shape), None);
         assert_eq!(
@@ -248,5 +258,22 @@ mod tests {
         );
         assert_eq!(whole(&[cell(0, false), cell(3, true)]), None);
         assert_eq!(next(&[], Shape::Folded { growth: 4, fold_percent: 60 }), None);
+    }
+
+    /// Nothing is folded into a damaged cell. Newer ones are still merged among themselves, however much they outweigh it.
+    #[test]
+    fn cells_above_a_damaged_one_stay_few() {
+        let shape = crate::Options::default().shape;
+        let mut cells = vec![View { level: BOTTOM, weight: 100, busy: false, damaged: true }];
+        for flushes in 1..=1000 {
+            cells.insert(0, View { level: 0, weight: 100, busy: false, damaged: false });
+            while let Some(plan) = next(&cells, shape) {
+                let weight = cells[plan.from..=plan.to].iter().map(|c| c.weight).sum();
+                cells.drain(plan.from..=plan.to);
+                cells.insert(plan.from, View { level: plan.level, weight, busy: false, damaged: false });
+            }
+            assert!(cells.len() <= 20, "{} cells after {flushes} flushes", cells.len());
+        }
+        assert!(cells.last().is_some_and(|oldest| oldest.damaged && oldest.weight == 100));
     }
 }

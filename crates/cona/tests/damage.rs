@@ -245,3 +245,24 @@ fn the_highest_file_number_is_ignored() {
     store.flush().unwrap();
     assert_eq!(store.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }
+
+/// Once the oldest cell is damaged, newer cells are still merged among themselves.
+#[test]
+fn merges_go_on_above_a_damaged_cell() {
+    let sim = SimDisk::new(0);
+    let store = Store::open_on(Arc::new(sim.clone()), "", Options { apart_bytes: u64::MAX, ..small() }).unwrap();
+    let key = |n: u32| n.to_be_bytes();
+    (0..500).for_each(|n| store.put(&key(n), &[n as u8; 100]).unwrap());
+    store.compact().unwrap();
+    let cell = sim.paths().into_iter().find(|p| p.ends_with(".cell")).unwrap();
+    sim.rot(&cell, 7000, 1);
+    (0..500).for_each(|n| store.put(&key(n), &[1; 100]).unwrap());
+    drop(store.compact());
+    assert_eq!(store.stats().damaged_cells, 1);
+    for n in 0..10_000 {
+        store.put(&key(1000 + n), &[n as u8; 100]).unwrap();
+    }
+    let stats = store.stats();
+    assert!(stats.flushes > 200 && stats.cells.len() < 24, "{stats:?}");
+    assert_eq!(store.get(&key(1003)).unwrap(), Some(vec![3; 100]));
+}
