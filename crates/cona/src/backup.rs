@@ -31,8 +31,8 @@ pub struct VerifyReport {
 }
 
 impl Store {
-    /// Reads every page of every cell from the medium, bypassing the system's cache. Checks checksums, key order, and
-    /// that index and filter lead to each record.
+    /// Reads every page of every cell from the medium, bypassing the system's cache, and every value that lives. Checks
+    /// checksums, headers, key order, and that index and filter lead to each record.
     #[must_use]
     pub fn verify(&self) -> VerifyReport {
         let mut report = VerifyReport::default();
@@ -43,6 +43,7 @@ impl Store {
             for owned in &cell.values {
                 report.bytes += owned.file.file_bytes;
                 owned.file.file.drop_cache(0, owned.file.file_bytes);
+                report.damage.extend(owned.file.check_header().err());
             }
             if let Err(error) = verify_cell(cell, &mut report.records) {
                 report.damage.push(error);

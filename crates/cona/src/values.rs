@@ -113,19 +113,28 @@ impl ValueFile {
             DiskError::NotFound { .. } => Error::damaged(&path, 0, "a cell lists this value file, but it is gone"),
             other => other.into(),
         })?;
-        let len = file.len()?;
-        if len != file_bytes || len < HEADER_BYTES as u64 {
-            let what = format!("the value file has {len} bytes, its cell says {file_bytes}");
-            return Err(Error::damaged(&path, len, what));
+        let opened = Self::assemble(context, number, file_bytes, path, file);
+        opened.check_header()?;
+        Ok(opened)
+    }
+
+    /// Compares length and header with what the cell says.
+    ///
+    /// # Errors
+    /// As for [`ValueFile::open`].
+    pub(crate) fn check_header(&self) -> Result<(), Error> {
+        let (path, len) = (&self.path, self.file.len()?);
+        if len != self.file_bytes || len < HEADER_BYTES as u64 {
+            let what = format!("the value file has {len} bytes, its cell says {}", self.file_bytes);
+            return Err(Error::damaged(path, len, what));
         }
         let mut header = [0; HEADER_BYTES];
-        read_exact(&*file, &path, 0, &mut header)?;
+        read_exact(&*self.file, path, 0, &mut header)?;
         match FORMAT.decode(&header) {
-            Ok(FileHeader { number: found }) if found == number => {}
-            Ok(_) => return Err(Error::damaged(&path, 0, "the header is of another value file")),
-            Err(fault) => return Err(Error::of_header(fault, "value file", &FORMAT, &path, 0)),
+            Ok(FileHeader { number }) if number == self.number => Ok(()),
+            Ok(_) => Err(Error::damaged(path, 0, "the header is of another value file")),
+            Err(fault) => Err(Error::of_header(fault, "value file", &FORMAT, path, 0)),
         }
-        Ok(Self::assemble(context, number, file_bytes, path, file))
     }
 
     fn assemble(

@@ -266,3 +266,20 @@ fn merges_go_on_above_a_damaged_cell() {
     assert!(stats.flushes > 200 && stats.cells.len() < 24, "{stats:?}");
     assert_eq!(store.get(&key(1003)).unwrap(), Some(vec![3; 100]));
 }
+
+/// What keeps a store from being opened, verify finds while it is open.
+#[test]
+fn verify_sees_the_header_and_the_length_of_a_value_file() {
+    let sim = SimDisk::new(0);
+    let store = Store::open_on(Arc::new(sim.clone()), "", small()).unwrap();
+    (0..100_u32).for_each(|n| store.put(&n.to_be_bytes(), &vec![n as u8; 1000]).unwrap());
+    store.compact().unwrap();
+    assert!(store.verify().damage.is_empty());
+    let path = sim.paths().into_iter().find(|p| p.ends_with(".values")).unwrap();
+    sim.rot(&path, 20, 1);
+    let damage = store.verify().damage;
+    assert!(damage.len() == 1 && damage[0].to_string().contains(&path), "{damage:?}");
+    sim.rot(&path, 20, 1);
+    sim.open(&path, OpenMode::Existing).unwrap().write_at(sim.contents(&path).unwrap().len() as u64, b"more").unwrap();
+    assert_eq!(store.verify().damage.len(), 1);
+}
