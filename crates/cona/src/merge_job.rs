@@ -418,7 +418,8 @@ impl Shared {
     }
 }
 
-/// Dead bytes of a cell's value files in percent of all above which what lives is written anew.
+/// Dead bytes of a cell's value files above which what lives is written anew, in percent of their bytes and the cell's,
+/// which a merge for their sake alone writes anew too. A merge that is due anyway compares a file's with the file.
 const DEAD_PERCENT: u64 = 20;
 /// A value file with less than this many buffers is small, and so is one below a sixty-fourth of all that are merged.
 const SMALL_FILE_BUFFERS: u64 = 4;
@@ -431,7 +432,7 @@ fn values_due(cell: &Cell, all: bool) -> bool {
     if failpoint::is_active("cona.dead_values_stay") {
         return false;
     }
-    dead > if all { 0 } else { bytes * DEAD_PERCENT / 100 }
+    dead > if all { 0 } else { (bytes + cell.footer.file_bytes()) * DEAD_PERCENT / 100 }
 }
 
 /// The value files whose values a merge of these cells writes anew: those with much that is dead (with `all`, with any),

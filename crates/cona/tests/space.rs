@@ -141,3 +141,25 @@ fn deletes_that_hide_nothing_do_not_flush() {
         assert!(flushes <= 1, "{flushes} flushes with {shape:?}, keys present: {present}");
     }
 }
+
+/// A few dead values among many small records do not have the pages written anew once more after every fold.
+#[test]
+fn few_dead_values_bring_on_no_merge_of_all_pages() {
+    let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
+    let store = open(&disk, &Options { buffer_bytes: 64 << 10, page_bytes: 4096, apart_bytes: 1024, ..options() });
+    let key = |n: u32| n.wrapping_mul(0x9e37_79b1).to_be_bytes();
+    (0..4000).for_each(|n| store.put(&key(n), &[n as u8; 200]).unwrap());
+    (4000..4004).for_each(|n| store.put(&key(n), &[n as u8; 2000]).unwrap());
+    store.compact().unwrap();
+    let before = store.stats();
+    (4000..4002).for_each(|n| store.put(&key(n), &[1; 2000]).unwrap());
+    (0..2200).for_each(|n| store.put(&key(n), &[1; 200]).unwrap());
+    store.settle().unwrap();
+    let stats = store.stats();
+    assert!(stats.cells.len() == 1 && stats.value_dead_bytes == 4000, "a fold has left dead values: {stats:?}");
+    let written = stats.written_cell_bytes - before.written_cell_bytes;
+    let most = before.cell_file_bytes * 5 / 2;
+    assert!(written < most, "{written} bytes were written, at most {most}");
+    store.compact().unwrap();
+    assert_eq!(store.stats().value_dead_bytes, 0);
+}
