@@ -3,7 +3,7 @@
 //!
 //! [`Cell`] opens one, reading only what follows the pages, and looks keys up with one page read each.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use parking_lot::Mutex;
@@ -122,8 +122,8 @@ pub(crate) struct Cell {
     pub(crate) values: Vec<Owned>,
     /// The manifest no longer names this cell: its file is removed with the last reference.
     pub(crate) obsolete: AtomicBool,
-    /// A merge found damage in this cell; later merges leave it out.
-    pub(crate) damaged: AtomicBool,
+    /// The damage that a merge found in this cell; later merges leave it out.
+    pub(crate) damage: OnceLock<Error>,
     pub(crate) context: Arc<StoreContext>,
 }
 
@@ -255,7 +255,7 @@ impl Cell {
             last_key,
             values,
             obsolete: AtomicBool::new(false),
-            damaged: AtomicBool::new(false),
+            damage: OnceLock::new(),
             context: context.clone(),
         }
     }

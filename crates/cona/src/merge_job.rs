@@ -273,7 +273,7 @@ impl Shared {
                 level: c.level,
                 weight: c.footer.user_bytes + c.footer.deletes * delete,
                 busy: jobs.busy.contains(&c.number()),
-                damaged: c.damaged.load(Ordering::Relaxed),
+                damaged: c.damage.get().is_some(),
             })
             .collect();
         let merge = if jobs.whole { plan::whole(&views) } else { plan::next(&views, self.options.shape) };
@@ -453,6 +453,6 @@ fn values_to_relocate(inputs: &[Arc<Cell>], buffer_bytes: u64, all: bool) -> Has
 fn mark_damaged(inputs: &[Arc<Cell>], error: &Error) {
     if let Error::Damaged { file, .. } = error {
         let of = |c: &&Arc<Cell>| c.path == *file || c.values.iter().any(|owned| owned.file.path == *file);
-        inputs.iter().filter(of).for_each(|c| c.damaged.store(true, Ordering::Relaxed));
+        inputs.iter().filter(of).for_each(|c| drop(c.damage.set(error.clone())));
     }
 }

@@ -156,7 +156,7 @@ pub(crate) fn collect(shared: &Shared) -> Stats {
         stats.value_file_bytes += value_bytes;
         stats.value_dead_bytes += dead;
         stats.value_files += cell.values.len() as u64;
-        stats.damaged_cells += u64::from(cell.damaged.load(Ordering::Relaxed));
+        stats.damaged_cells += u64::from(cell.damage.get().is_some());
         stats.cells.push((cell.level, cell.footer.records, cell.footer.file_bytes()));
     }
     let failures = shared.failures.lock();
