@@ -89,7 +89,7 @@ impl Engine for Cona {
             "user_bytes": s.user_bytes, "written_bytes": s.log_bytes + s.written_cell_bytes + s.manifest_bytes,
             "flush_us": s.flush_us, "merge_us": s.merge_us, "merged_records": s.merged_records, "level_hits": s.level_hits,
             "level_max": s.cells.iter().map(|c| c.0).filter(|level| *level < 255).max().unwrap_or(0),
-            "wait_us": s.wait_us, "merges": s.merges, "flushes": s.flushes, "file_bytes": s.cell_file_bytes,
+            "wait_us": s.wait_us, "merges": s.merges, "flushes": s.flushes, "file_bytes": s.cell_file_bytes + s.value_file_bytes,
             "cache_bytes": s.cache_bytes, "buffer_bytes": s.buffer_bytes, "merge_bytes": s.merge_bytes,
         })
     }

@@ -3,8 +3,8 @@
 //!
 //! [`Cell`] opens one, reading only what follows the pages, and looks keys up with one page read each.
 
-use std::sync::{Arc, OnceLock};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use parking_lot::Mutex;
 use tessera_disk::layout;

@@ -38,7 +38,9 @@ pub(crate) struct Plan {
 /// An overwritten record wastes as many bytes as its new version has. A deleted one also makes what lives smaller, to
 /// which the bound on waste relates. Let `o` be the bytes of the oldest cell, `w` the bytes of newer ones, `h` the bytes
 /// that deletes hide, `f` the fold percentage as a fraction. `o + w <= (1 + f)(o - h)` is wanted, which is
-/// `w + (1 + f) h <= f o`.
+/// `w + (1 + f) h <= f o`. Puts that overwrite larger records make what lives smaller too, by bytes that are not counted:
+/// from its bytes alone a small put that overwrites is not told from one of a new key, and if all counted as overwriting,
+/// small records beside large ones would bring on a fold of everything each time that some were added.
 pub(crate) fn delete_weight(usual: u64, shape: Shape) -> u64 {
     match shape {
         Shape::Doubling { .. } => usual,
