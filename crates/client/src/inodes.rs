@@ -38,6 +38,12 @@ pub struct NewFile<'a> {
     pub inos: u32,
 }
 
+/// A request that sets permission bits, owner and modification time (ns since 1970), without an op id.
+pub(crate) fn owner_and_mtime(ino: u64, Owner { mode, uid, gid }: Owner, mtime_ns: i64) -> SetAttr {
+    let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(mtime_ns));
+    SetAttr { ino, mode, uid, gid, mtime_ns, ..SetAttr::default() }
+}
+
 impl Client {
     /// Opens a version (its id; 0: the current one) for reads at any offset. It stays readable while the handle lives,
     /// even if its name is removed.
@@ -54,12 +60,6 @@ impl Client {
             bulk: false,
         };
         ReadHandle::open(&self.context, params)
-    }
-
-    pub(crate) fn set_owner_and_mtime(&self, ino: u64, owner: Owner, mtime_ns: i64) -> SetAttr {
-        let (op_id, Owner { mode, uid, gid }) = (self.op_id(), owner);
-        let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(mtime_ns));
-        SetAttr { op_id, ino, mode, uid, gid, mtime_ns, ..SetAttr::default() }
     }
 
     /// Replaces a file's content by `bytes`, as one version. `policy` is the file's, if known: small files then open

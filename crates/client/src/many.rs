@@ -3,6 +3,8 @@
 
 use crate::client::Client;
 use crate::error::Error;
+use crate::inodes::owner_and_mtime;
+use crate::write::core::Owner;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Error as WireError};
 
@@ -64,14 +66,16 @@ impl Client {
         Ok(made)
     }
 
-    /// Changes attributes of inodes. Returns the places of those that were refused, and why.
+    /// Changes permission bits, owner and modification time (ns since 1970) of inodes. Returns the places of those that were
+    /// refused, and why.
     ///
     /// # Errors
     /// The manager does not answer. Some may have been changed.
-    pub fn set_many(&self, inodes: &[SetAttr]) -> Result<Vec<(usize, WireError)>, Error> {
+    pub fn set_many(&self, inodes: &[(u64, Owner, i64)]) -> Result<Vec<(usize, WireError)>, Error> {
         let mut refused = Vec::new();
         for (number, some) in inodes.chunks(MAX_AT_ONCE).enumerate() {
-            let reply = self.ask(&SetAttrs { op_id: self.op_id(), inodes: some.to_vec() })?;
+            let set = |(ino, owner, mtime_ns): &(u64, Owner, i64)| owner_and_mtime(*ino, *owner, *mtime_ns);
+            let reply = self.ask(&SetAttrs { op_id: self.op_id(), inodes: some.iter().map(set).collect() })?;
             let place = |index: u32| number * MAX_AT_ONCE + index as usize;
             refused.extend(reply.refused.into_iter().map(|of| (place(of.index), of.error.unwrap_or_default())));
         }

@@ -3,6 +3,7 @@
 
 use crate::client::Client;
 use crate::error::{Cause, Error};
+use crate::inodes::owner_and_mtime;
 use crate::lease_cache::Directory;
 use crate::locate::Located;
 use crate::memory::{Held, Means};
@@ -285,7 +286,8 @@ impl Client {
     /// # Errors
     /// As [`Client::stat`].
     pub fn set_attributes(&self, path: &StorePath, owner: Owner, mtime_ns: i64) -> Result<(), Error> {
-        self.ask_at("change", path, &self.set_owner_and_mtime(self.ino(path)?, owner, mtime_ns)).map(drop)
+        let set = owner_and_mtime(self.ino(path)?, owner, mtime_ns);
+        self.ask_at("change", path, &SetAttr { op_id: self.op_id(), ..set }).map(drop)
     }
 
     /// Hints set on a file or directory: name and value.

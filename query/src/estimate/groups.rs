@@ -205,7 +205,7 @@ impl<'a> Counted<'a> {
             largest.add(populations[first.0].value(first.1, &parts[first.0]), key, terms.top);
         });
         let mut largest = found.into_iter().reduce(Largest::merge).unwrap_or_default();
-        largest.keep(terms.top.max(1));
+        largest.keep(terms.top);
         let groups = largest.groups.iter().take(terms.top).map(|(_, key)| self.group(key));
         let of_group = |parts: Vec<Parts>| {
             let needed = |asked: &Asked| {

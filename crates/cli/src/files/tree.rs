@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 use tessera_client::path::StorePath;
 use tessera_client::{Error, Owner};
 use tessera_wire::Code;
-use tessera_wire::meta::{MAX_AT_ONCE, NewEntry, SetAttr};
+use tessera_wire::meta::{MAX_AT_ONCE, NewEntry};
 
 /// Permission bits of symbolic links, which Linux ignores.
 const LINK_MODE: u32 = 0o777;
@@ -65,7 +65,7 @@ impl Directories<'_> {
         Ok(match &found.kind {
             Kind::Symlink(target) => {
                 let (uid, gid, mtime_ns) = (found.owner.uid, found.owner.gid, Some(found.mtime_ns));
-                NewEntry { parent, name, target: target.clone(), mode: LINK_MODE, uid, gid, mtime_ns }
+                NewEntry { parent, name, target: target.clone(), uid, gid, mtime_ns, ..NewEntry::default() }
             }
             _ => NewEntry { parent, name, mode: DIRECTORY_MODE, ..NewEntry::default() },
         })
@@ -106,7 +106,7 @@ impl Directories<'_> {
     /// Sets mode, owner and time of the directories that were made. Filling them changed their times.
     pub fn finish(&self, jobs: usize, directories: Vec<Job>, progress: &Progress) -> Tally {
         let inos = self.inos.lock();
-        // The root is nobody's to change: it was not made.
+        // The root was not made here, and keeps its attributes.
         let made = directories.into_iter().filter(|job| !job.to.is_root());
         let made = made.filter_map(|job| Some((*inos.get(&job.to)?, job))).collect();
         set_attributes(self.store, made, jobs, progress)
@@ -116,11 +116,7 @@ impl Directories<'_> {
 /// Sets mode, owner and time of inodes.
 pub fn set_attributes(store: &Store, inodes: Vec<(u64, Job)>, jobs: usize, progress: &Progress) -> Tally {
     let all = |some: Vec<(u64, Job)>| {
-        let set = |(ino, Job { found, .. }): &(u64, Job)| {
-            let Owner { mode, uid, gid } = found.owner;
-            let (mode, uid, gid, mtime_ns) = (Some(mode), Some(uid), Some(gid), Some(found.mtime_ns));
-            SetAttr { ino: *ino, mode, uid, gid, mtime_ns, ..SetAttr::default() }
-        };
+        let set = |(ino, Job { found, .. }): &(u64, Job)| (*ino, found.owner, found.mtime_ns);
         let refused = match store.set_many(&some.iter().map(set).collect::<Vec<_>>()) {
             Ok(refused) => refused,
             Err(error) => return vec![Err(error.into())],
