@@ -5,10 +5,10 @@ use crate::estimate::{
     Estimate, GroupMoments, GroupTotal, OnceSeen, Population, Quantity, RARE_UNITS, StratumSample, distinct, quantile,
     quantile_of_all,
 };
+use crate::largest::{Largest, Ranked};
 use crate::question::{Aggregate, Question};
 use crate::tally::{Group, Key, Totals};
 use hashbrown::HashMap;
-use std::cmp::Ordering;
 
 /// How much is read.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -118,38 +118,26 @@ pub(crate) fn total_so_far(question: &Question, terms: &Terms, totals: &Totals<'
         Aggregate::Quantile(_) => totals.is_of_everything(),
         Aggregate::Count | Aggregate::Sum | Aggregate::Mean => false,
     };
-    (!needs_all).then(|| Asked::new(question, terms, totals, seed).total(&Census::default()))
+    (!needs_all).then(|| Asked::new(question, terms, totals, seed).total(&Census::new(0)))
 }
 
 /// What was found in one pass over all groups.
-#[derive(Default)]
 struct Census {
     groups: usize,
     /// Groups that were seen in too few units.
     rare_groups: usize,
     /// For each unit of a thread, with its stratum: the groups that were seen in this unit only.
     once: HashMap<(usize, u32), (usize, u64)>,
-    largest: Vec<Ranked>,
-    /// A group that is smaller is not among the largest.
-    least: Option<Ranked>,
+    largest: Largest,
     parts: Vec<GroupTotal>,
 }
 
-/// A group's key and its estimate.
-#[derive(Clone)]
-struct Ranked {
-    value: f64,
-    key: Key,
-}
-
-impl Ranked {
-    /// The largest first. Equal groups are in the order of their keys: the answer does not depend on hashing.
-    fn order(&self, value: f64, key: &[u8]) -> Ordering {
-        value.total_cmp(&self.value).then_with(|| self.key.as_slice().cmp(key))
-    }
-}
-
 impl Census {
+    fn new(top: usize) -> Census {
+        let largest = Largest::new(top);
+        Census { groups: 0, rare_groups: 0, once: HashMap::new(), largest, parts: Vec::new() }
+    }
+
     fn add(&mut self, asked: &Asked<'_>, group: &Group<'_>) {
         group.totals(&mut self.parts);
         let units: u64 = self.parts.iter().map(|part| part.units).sum();
@@ -162,21 +150,7 @@ impl Census {
             self.once.entry(unit).or_insert((self.parts[0].stratum, 0)).1 += 1;
         }
         let value = asked.population.expanded(quantity(asked.question), &self.parts);
-        if asked.terms.top > 0 && self.least.as_ref().is_none_or(|least| least.order(value, group.key).is_gt()) {
-            self.largest.push(Ranked { value, key: group.key.to_vec() });
-            self.keep(asked.terms.top, asked.terms.top.saturating_mul(2).max(64));
-        }
-    }
-
-    /// Leaves the `top` largest groups if there are `limit`.
-    fn keep(&mut self, top: usize, limit: usize) {
-        let order = |a: &Ranked, b: &Ranked| a.order(b.value, &b.key);
-        if self.largest.len() < limit || self.largest.len() <= top || top == 0 {
-            return;
-        }
-        self.largest.select_nth_unstable_by(top - 1, order);
-        self.largest.truncate(top);
-        self.least = self.largest.last().cloned();
+        self.largest.add(value, group.key);
     }
 
     fn merge(mut self, other: Census) -> Census {
@@ -185,7 +159,7 @@ impl Census {
         for (unit, (stratum, groups)) in other.once {
             self.once.entry(unit).or_insert((stratum, 0)).1 += groups;
         }
-        self.largest.extend(other.largest);
+        self.largest = self.largest.merge(other.largest);
         self
     }
 }
@@ -198,12 +172,9 @@ impl<'a> Asked<'a> {
     }
 
     fn census(&self) -> Census {
-        let found = self.totals.fold_groups(Census::default, |census, group| census.add(self, group));
-        let mut census = found.into_iter().reduce(Census::merge).unwrap_or_default();
-        census.keep(self.terms.top, 0);
-        census.largest.truncate(self.terms.top);
-        census.largest.sort_by(|a, b| a.order(b.value, &b.key));
-        census
+        let new = || Census::new(self.terms.top);
+        let found = self.totals.fold_groups(new, |census, group| census.add(self, group));
+        found.into_iter().reduce(Census::merge).unwrap_or_else(new)
     }
 
     fn total(&self, census: &Census) -> Estimate {
@@ -235,7 +206,7 @@ impl<'a> Asked<'a> {
             key: self.question.key_of(&sized.key),
             estimate: self.estimate(&self.totals.group(&sized.key)),
         };
-        census.largest.iter().map(row).collect()
+        census.largest.clone().sorted().iter().map(row).collect()
     }
 
     /// Estimates a group from its moments.

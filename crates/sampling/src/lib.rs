@@ -19,6 +19,7 @@ pub mod error;
 pub mod estimate;
 pub mod filter;
 pub mod format;
+pub mod largest;
 pub mod layout;
 pub mod ldd;
 pub mod plain;

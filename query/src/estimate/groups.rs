@@ -6,8 +6,8 @@ use super::keys::Keys;
 use super::plan::{Asked, Estimable};
 use crate::error::Error;
 use datafusion::arrow::array::ArrayRef;
-use std::cmp::Ordering;
 use tessera_sampling::estimate::{Estimate, GroupMoments, Population, Quantity, RARE_UNITS, StratumSample};
+use tessera_sampling::largest::Largest;
 use tessera_sampling::tally::Totals;
 
 /// Moments in the strata where a group was seen.
@@ -78,50 +78,6 @@ impl Estimated {
     fn key(&self, number: usize) -> &[u8] {
         let start = number.checked_sub(1).map_or(0, |before| self.ends[before]);
         &self.keys[start..self.ends[number]]
-    }
-}
-
-/// A group's estimate and its key.
-type Ranked = (f64, Vec<u8>);
-
-/// The largest first. Equal groups are in the order of their keys: which units are read does not depend on hashing.
-fn order(a: (f64, &[u8]), b: (f64, &[u8])) -> Ordering {
-    b.0.total_cmp(&a.0).then_with(|| a.1.cmp(b.1))
-}
-
-/// The largest groups.
-#[derive(Default)]
-struct Largest {
-    groups: Vec<Ranked>,
-    /// A group that comes behind it is not among the largest.
-    least: Option<Ranked>,
-    most_units: u64,
-}
-
-impl Largest {
-    fn add(&mut self, value: f64, key: &[u8], top: usize) {
-        let is_less = |least: &Ranked| order((value, key), (least.0, &least.1)).is_gt();
-        if top == 0 || value.is_nan() || self.least.as_ref().is_some_and(is_less) {
-            return;
-        }
-        self.groups.push((value, key.to_vec()));
-        if self.groups.len() >= top.saturating_mul(2).max(64) {
-            self.keep(top);
-        }
-    }
-
-    fn keep(&mut self, top: usize) {
-        if self.groups.len() > top {
-            self.groups.select_nth_unstable_by(top - 1, |a, b| order((a.0, &a.1), (b.0, &b.1)));
-            self.groups.truncate(top);
-            self.least = self.groups.last().cloned();
-        }
-    }
-
-    fn merge(mut self, other: Largest) -> Largest {
-        self.groups.extend(other.groups);
-        self.most_units = self.most_units.max(other.most_units);
-        self
     }
 }
 
@@ -200,13 +156,17 @@ impl<'a> Counted<'a> {
         let first = (self.place(&asked[0]), asked[0].quantity);
         let of_units = asked.iter().find(|asked| asked.quantity != Quantity::Mean).map(|asked| self.place(asked));
         let wanted: Vec<bool> = (0..self.totals.len()).map(|i| i == first.0 || Some(i) == of_units).collect();
-        let found = self.fold(&wanted, Largest::default, |largest, key, parts| {
-            largest.most_units = largest.most_units.max(of_units.map_or(0, |place| units_of(&parts[place])));
-            largest.add(populations[first.0].value(first.1, &parts[first.0]), key, terms.top);
+        let new = || (Largest::new(terms.top), 0);
+        let found = self.fold(&wanted, new, |(largest, most_units), key, parts| {
+            *most_units = of_units.map_or(0, |place| units_of(&parts[place])).max(*most_units);
+            let value = populations[first.0].value(first.1, &parts[first.0]);
+            if !value.is_nan() {
+                largest.add(value, key);
+            }
         });
-        let mut largest = found.into_iter().reduce(Largest::merge).unwrap_or_default();
-        largest.keep(terms.top);
-        let groups = largest.groups.iter().take(terms.top).map(|(_, key)| self.group(key));
+        let merge = |(a, units): (Largest, u64), (b, more): (Largest, u64)| (a.merge(b), units.max(more));
+        let (largest, most_units) = found.into_iter().reduce(merge).unwrap_or_else(new);
+        let groups = largest.sorted().into_iter().map(|ranked| self.group(&ranked.key));
         let of_group = |parts: Vec<Parts>| {
             let needed = |asked: &Asked| {
                 let place = self.place(asked);
@@ -218,7 +178,7 @@ impl<'a> Counted<'a> {
         Needed {
             // What has no value is not asked for.
             factor: factors.filter(|factor| !factor.is_nan()).fold(0.0, f64::max),
-            most_units: Some(largest.most_units).filter(|most| *most > 0),
+            most_units: Some(most_units).filter(|most| *most > 0),
         }
     }
 
