@@ -335,6 +335,9 @@ impl Peer {
             check_quorum: true,
             pre_vote: true,
             max_committed_size_per_ready: config.frame_bytes,
+            // Followers learn what is committed from the next entries, or from a heartbeat. To tell them at once would double the messages
+            // of a client that waits for each of its commands.
+            skip_bcast_commit: true,
             ..raft::Config::default()
         };
         let memory = Memory::new(log.membership(), config.member.id);
