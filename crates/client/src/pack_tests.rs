@@ -3,6 +3,7 @@
 use crate::test_drive::data;
 use crate::tests::{client, path, read};
 use crate::*;
+use std::time::Duration;
 use tessera_testkit::Cluster;
 use tessera_wire::Code;
 use tessera_wire::meta::MaintenanceJob;
@@ -205,5 +206,67 @@ fn small_files_are_described_at_once_and_read_without_a_session() {
     }
     assert_eq!(get(9, described[9].clone()).unwrap_err().code(), Code::NotFound);
     assert_eq!(client.read_report().bad, 0, "what was removed is not bad");
+    cluster.lock().check_all_stored();
+}
+
+/// P2, P4: small files that were written by themselves move into packs. What they are does not change, nor what who reads them meanwhile gets.
+#[test]
+fn cold_files_move_into_packs_while_they_are_read() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options { get_timeout_ms: 500, ..Options::default() });
+    let name = |i: u64| format!("tess:/f{i}");
+    let content = |i: u64| match i {
+        0 => data(128 << 10, 1),
+        1 => [data(5_000, 2), vec![0; 90_000], data(20_000, 3)].concat(),
+        2 | 3 => data(7_000, 4),
+        _ => data(1 + 300 * i as usize, i),
+    };
+    let put = |i: u64, content: &[u8]| client.put(&path(&name(i)), content, PutOptions::default()).unwrap();
+    (0..60).for_each(|i| drop(put(i, &content(i))));
+    put(60, &data(200_000, 60));
+    put(61, &vec![0; 50_000]);
+    let stats = || (0..62).map(|i| client.stat(&path(&name(i))).unwrap()).collect::<Vec<_>>();
+    let before = stats();
+    let handle = client.read_inode(before[4].ino, 0, 0..u64::MAX).unwrap();
+    let described = client.describe(&[&path(&name(5))], 0).unwrap().remove(0);
+    let move_all = |unwritten| client.move_into_packs(unwritten, |_| true, &Cancel::default()).unwrap();
+    assert_eq!(move_all(Duration::from_secs(60)), MovedFiles::default(), "all were just written");
+    let none = client.move_into_packs(Duration::ZERO, |_| false, &Cancel::default()).unwrap();
+    assert_eq!(none, MovedFiles::default(), "none of mine");
+    let stored_bytes = || cluster.lock().status().stored_bytes;
+    let copies_bytes = stored_bytes();
+    let moved = move_all(Duration::ZERO);
+    let bytes: u64 =
+        (0..60).filter(|i| *i != 3).map(|i| content(i).iter().filter(|byte| **byte != 0).count() as u64).sum();
+    assert_eq!(moved.files, 60);
+    assert!((bytes..bytes + 100_000).contains(&moved.pack_bytes), "{moved:?}, {bytes} bytes without holes");
+    assert_eq!(move_all(Duration::ZERO), MovedFiles::default());
+    assert_eq!(stats(), before);
+    client.context.cache.clear();
+    client.maintain(MaintenanceJob::Gc, true).unwrap();
+    cluster.lock().run(60_000);
+    for i in 0..60 {
+        assert!(read(&client, &name(i)) == content(i), "file {i}");
+    }
+    let mut out = vec![0; content(4).len()];
+    assert_eq!(handle.read_at(0, &mut out).unwrap(), out.len());
+    assert!(out == content(4));
+    drop(handle);
+    let (mut out, options) = (Vec::new(), GetOptions { described, bulk: true, ..GetOptions::default() });
+    client.get(&path(&name(5)), Sink::Writer(&mut out), options).unwrap();
+    assert!(out == content(5), "its chunk is gone, so it was opened");
+    cluster.lock().run(60_000);
+    client.maintain(MaintenanceJob::Gc, true).unwrap();
+    cluster.lock().run(60_000);
+    // Copies on three disks became six fragments of packs, each a quarter as long.
+    assert!(stored_bytes() < copies_bytes * 6 / 10, "{} of {copies_bytes} bytes", stored_bytes());
+    // Part of a file is written: its other bytes stay in the pack.
+    let mut patch = client.open_inode(before[0].ino, true, None).unwrap();
+    patch.skip_to(8_192).unwrap();
+    patch.write(&[7; 1_000]).unwrap();
+    patch.finish().unwrap();
+    let mut expected = content(0);
+    expected[8_192..9_192].fill(7);
+    assert_eq!(move_all(Duration::ZERO), MovedFiles::default(), "one file is too few");
+    assert!(read(&client, &name(0)) == expected);
     cluster.lock().check_all_stored();
 }

@@ -56,6 +56,8 @@ pub const ALL: &[(&str, &str)] = &[
     ("manager.lockers_forgotten", "a manager that begins to lead forgets which clients may hold locks (P7)"),
     ("manager.lost_lock_commits", "a commit under a lock that its client lost is accepted (P7, P11)"),
     ("manager.move_ends_early", "a move ends although the incoming disk lacks fragments (P6)"),
+    ("manager.moved_files_leak", "chunks keep the references of files whose content moved into packs (P5)"),
+    ("manager.moves_files_unlooked", "a file takes contents of a pack that are not its own (P2)"),
     (
         "manager.names_not_rechecked",
         "a command that waited changes a name without recalling the leases on the inode that has it by now (P7)",

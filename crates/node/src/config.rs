@@ -69,10 +69,13 @@ tessera_knobs::knobs! {
         /// When a garbage collection was asked for, a segment with at least this share of dead bytes is compacted; 0:
         /// any.
         gc_dead_percent: u8 = 10, in 0..=100;
-        /// How often this node looks for packs of small files of which little is left, and writes its share of them anew; 0: never.
+        /// How often this node looks for packs of small files of which little is left, and writes its share of them anew, and for small files that may move
+        /// into packs; 0: never.
         rewrite_packs_every_ms: u64 = 600_000, in 0..=u64::MAX;
         /// Packs of whose bytes at most this share is left are written anew.
         rewrite_living_percent: u8 = 50, in 1..=90;
+        /// Small files that were written by themselves, and not written again for so long, move into packs when this node looks for packs.
+        pack_after_ms: u64 = 600_000, in 0..=u64::MAX;
         /// A disk whose writes fail this often in a row (other than for want of space) has failed.
         disk_write_faults: u32 = 3;
         /// A disk that does not finish an operation for this long has failed.

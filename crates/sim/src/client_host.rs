@@ -14,6 +14,7 @@ use tessera_client::view::{SharedView, View};
 use tessera_client::write::core::{
     ChunkReady, Owner, Target, WriteAction, WriteCore, WriteDone, WriteEvent, WriteNotice, WriteParams, WriteRequest,
 };
+use tessera_client::write::moving::Batch;
 use tessera_client::write::pack::{Packed, SmallFile};
 use tessera_net::BufferPool;
 use tessera_policy::Policy;
@@ -41,6 +42,10 @@ enum Op {
     Pack {
         core: Box<WriteCore>,
         files: Vec<(String, Content)>,
+    },
+    /// Moves files that were written by themselves into a pack.
+    Move {
+        core: Box<WriteCore>,
     },
     Append {
         core: Box<WriteCore>,
@@ -99,6 +104,8 @@ pub struct ClientHost {
     inos: Vec<u64>,
     /// The client's own files, and whether they exist.
     exists: BTreeMap<String, bool>,
+    /// Those of them that were written by themselves: inode number, version and content.
+    alone: BTreeMap<String, (u64, u64, Content)>,
     /// Inode number for the file being written; 0: any.
     new_ino: u64,
 }
@@ -150,6 +157,7 @@ impl ClientHost {
             inos: Vec::new(),
             exists: (0..3).map(|k| (name_of(index, k), false)).collect(),
             new_ino: 0,
+            alone: BTreeMap::new(),
         }
     }
 
@@ -169,6 +177,7 @@ impl ClientHost {
             None => "nothing".into(),
             Some(Op::Write { core, path, .. }) => format!("writing {path}: {core:?}"),
             Some(Op::Pack { core, .. }) => format!("writing a pack: {core:?}"),
+            Some(Op::Move { core }) => format!("moving files into a pack: {core:?}"),
             Some(Op::Append { core, .. }) => format!("appending: {core:?}"),
             Some(Op::Read { path, got, .. }) => format!("reading {path}, {} bytes so far", got.len()),
             Some(Op::Describe { path, .. }) => format!("asking about {path}"),
@@ -192,7 +201,9 @@ impl ClientHost {
     /// Time of the next tick.
     pub fn next_due(&self) -> Option<i64> {
         match self.op.as_ref()? {
-            Op::Write { core, .. } | Op::Pack { core, .. } | Op::Append { core, .. } => core.next_due(),
+            Op::Write { core, .. } | Op::Pack { core, .. } | Op::Move { core } | Op::Append { core, .. } => {
+                core.next_due()
+            }
             Op::Read { core, .. } => core.next_due(),
             Op::Remove { again_at_ns, .. } | Op::MakeDir { again_at_ns, .. } | Op::Describe { again_at_ns, .. } => {
                 Some(*again_at_ns)
@@ -244,7 +255,7 @@ impl ClientHost {
     pub fn tick(&mut self, now_ns: i64, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
         match &mut self.op {
             None => self.begin(now_ns, oracle),
-            Some(Op::Write { core, .. } | Op::Pack { core, .. } | Op::Append { core, .. }) => {
+            Some(Op::Write { core, .. } | Op::Pack { core, .. } | Op::Move { core } | Op::Append { core, .. }) => {
                 core.handle(now_ns, WriteEvent::Tick)
             }
             Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Tick),
@@ -264,7 +275,7 @@ impl ClientHost {
         answer.token &= (1 << TOKEN_BITS) - 1;
         match &mut self.op {
             None => {}
-            Some(Op::Write { core, .. } | Op::Pack { core, .. } | Op::Append { core, .. }) => {
+            Some(Op::Write { core, .. } | Op::Pack { core, .. } | Op::Move { core } | Op::Append { core, .. }) => {
                 core.handle(now_ns, WriteEvent::Answer(answer))
             }
             Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Answer(answer)),
@@ -285,6 +296,7 @@ impl ClientHost {
             _ if self.inos.is_empty() && self.rng.percent(30) => {
                 self.op = Some(Op::MakeDir { op_id: self.rng.any() >> 1, again_at_ns: now_ns });
             }
+            0..=5 if self.moves() => self.begin_move(now_ns),
             0..=5 => self.begin_pack(now_ns, oracle),
             6..=44 => self.begin_write(now_ns, path, oracle),
             45..=64 => self.begin_append(now_ns, oracle),
@@ -335,6 +347,36 @@ impl ClientHost {
         core.handle(now_ns, WriteRequest::EndOfInput { size_bytes, cuts: false, keep_session: false });
         core.handle(now_ns, WriteRequest::Open);
         self.op = Some(Op::Pack { core, files });
+    }
+
+    /// Whether to move files into a pack instead of writing one: only `auto` stores small files in another way than long ones.
+    fn moves(&mut self) -> bool {
+        let is_auto = self.hints[0].value.starts_with("auto");
+        is_auto && self.alone.values().any(|file| is_small(&file.2)) && self.rng.percent(50)
+    }
+
+    fn begin_move(&mut self, now_ns: i64) {
+        let mut batch = Batch::of(Vec::new());
+        let mut target = 0;
+        for (ino, version, content) in self.alone.values().filter(|file| is_small(&file.2)) {
+            let whole = Bytes::from(content.as_deref().cloned().unwrap_or_default());
+            let piece = |start: usize| whole.slice(start..(start + self.piece_bytes).min(whole.len()));
+            let pieces: Vec<Bytes> = (0..whole.len()).step_by(self.piece_bytes).map(piece).collect();
+            batch.add(*ino, *version, &pieces);
+            target = *ino;
+        }
+        let (bytes, pack) = batch.finish();
+        let size_bytes = bytes.len() as u64;
+        let params = WriteParams {
+            target: Target::Inode(target),
+            pack: Some(Arc::new(pack)),
+            ..self.params("files to move", CommitMode::Replace, bytes.len())
+        };
+        let mut core = Box::new(WriteCore::new(params, self.options.clone(), self.view.clone(), self.rng.any()));
+        core.handle(now_ns, WriteRequest::Chunk(ChunkReady::new(0, 0, bytes)));
+        core.handle(now_ns, WriteRequest::EndOfInput { size_bytes, cuts: false, keep_session: false });
+        core.handle(now_ns, WriteRequest::Open);
+        self.op = Some(Op::Move { core });
     }
 
     fn begin_append(&mut self, now_ns: i64, oracle: &mut Oracle) {
@@ -406,14 +448,24 @@ impl ClientHost {
         let Some(mut op) = self.op.take() else { return Ok(calls) };
         let over = match &mut op {
             Op::Write { core, path, content } => {
-                self.advance_write(now_ns, core, &mut calls, |_| oracle.acknowledged(path, content.clone()))
-            }
-            Op::Pack { core, files } => self.advance_write(now_ns, core, &mut calls, |done| {
-                assert_eq!(done.files.len(), files.len(), "each file of a pack has an answer");
-                for ((path, content), _) in files.iter().zip(&done.files).filter(|(_, file)| file.error.is_none()) {
+                let mut written = None;
+                let over = self.advance_write(now_ns, core, &mut calls, |done| {
                     oracle.acknowledged(path, content.clone());
-                }
-            }),
+                    written = Some((done.ino, done.version, content.clone()));
+                });
+                self.alone.extend(written.map(|file| (path.clone(), file)));
+                over
+            }
+            Op::Pack { core, files } => {
+                files.iter().for_each(|(path, _)| drop(self.alone.remove(path)));
+                self.advance_write(now_ns, core, &mut calls, |done| {
+                    assert_eq!(done.files.len(), files.len(), "each file of a pack has an answer");
+                    for ((path, content), _) in files.iter().zip(&done.files).filter(|(_, file)| file.error.is_none()) {
+                        oracle.acknowledged(path, content.clone());
+                    }
+                })
+            }
+            Op::Move { core } => self.advance_write(now_ns, core, &mut calls, |_| ()),
             Op::Append { core, log, record } => {
                 self.advance_write(now_ns, core, &mut calls, |_| oracle.record_acknowledged(log, record))
             }
@@ -440,6 +492,7 @@ impl ClientHost {
                 false
             }
             Op::Remove { path, op_id, again_at_ns } => {
+                self.alone.remove(path);
                 if *again_at_ns <= now_ns {
                     *again_at_ns = now_ns + 1_200_000_000;
                     let unlink = Unlink { op_id: *op_id, parent: ROOT, name: path.clone().into(), directory: false };
@@ -602,4 +655,9 @@ fn judge(path: &str, found: &Content, oracle: &Oracle) -> Result<(), Violation> 
         (true, None) => oracle.check_log(path, &[], RECORD_BYTES),
         (false, _) => oracle.check(path, found),
     }
+}
+
+/// Whether a file may move into a pack.
+fn is_small(content: &Content) -> bool {
+    content.as_ref().is_some_and(|bytes| (1..=MOST_PACKED_BYTES).contains(&bytes.len()))
 }

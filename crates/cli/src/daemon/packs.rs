@@ -1,8 +1,9 @@
-//! Packs of small files of which little is left are written anew. Each node does its share, as a client of the cluster.
+//! Packs of small files of which little is left are written anew, and small files that are cold move into packs. Each node does its share,
+//! as a client of the cluster.
 
 use crate::exit::{At, Outcome};
 use std::time::Duration;
-use tessera_client::{Cancel, Client, Compacted, Error, Options};
+use tessera_client::{Cancel, Client, Compacted, Error, MovedFiles, Options};
 use tessera_node::NodeOptions;
 use tessera_wire::meta::GetMap;
 use tessera_wire::{Health, NodeInfo};
@@ -15,7 +16,11 @@ pub struct Upkeep {
     options: Options,
     every: Duration,
     living_percent: u32,
+    pack_after: Duration,
 }
+
+/// Files of so many inode numbers one after the other are the share of one node: they were probably made together, and are read together.
+const RUN: u64 = 512;
 
 /// The upkeep of packs by a node with these options, if it is to do any.
 pub fn prepare(node: &NodeOptions) -> Option<Upkeep> {
@@ -32,6 +37,7 @@ pub fn prepare(node: &NodeOptions) -> Option<Upkeep> {
         },
         every: Duration::from_millis(every_ms),
         living_percent: node.config.rewrite_living_percent.into(),
+        pack_after: Duration::from_millis(node.config.pack_after_ms),
     })
 }
 
@@ -46,15 +52,19 @@ impl Upkeep {
                 // Nodes that started together ask the manager one after the other.
                 std::thread::sleep(self.every.mul_f64(rand::random_range(0.75..1.25)));
                 match self.run() {
-                    Ok(done) => {
-                        if done.packs > 0 {
-                            tracing::info!(packs = done.packs, "packs were written anew");
+                    Ok((done, moved)) => {
+                        if done.packs + moved.files > 0 {
+                            tracing::info!(
+                                packs = done.packs,
+                                files = moved.files,
+                                "packs were written anew, and files moved into packs"
+                            );
                         }
-                        if let Some(error) = done.failed {
-                            tracing::warn!(%error, "not all packs were written anew; the rest is tried later");
+                        if let Some(error) = done.failed.or(moved.failed) {
+                            tracing::warn!(%error, "not all packs were written; the rest is tried later");
                         }
                     }
-                    Err(error) => tracing::warn!(%error, "packs were not written anew; that is tried later"),
+                    Err(error) => tracing::warn!(%error, "packs were not written; that is tried later"),
                 }
             }
         };
@@ -62,15 +72,17 @@ impl Upkeep {
         Ok(())
     }
 
-    /// Writes this node's share anew.
-    fn run(&self) -> Result<Compacted, Error> {
+    /// Does this node's share.
+    fn run(&self) -> Result<(Compacted, MovedFiles), Error> {
         let client = Client::connect(&self.managers, self.options.clone())?;
         let nodes = client.ask(&GetMap { known_version: 0, pg_ids: Vec::new(), all_nodes: true })?.nodes;
         let done = match share(&nodes, &self.name) {
             Some((own, all)) => {
-                client.compact_packs(self.living_percent, |pack| pack % all == own, &Cancel::default())?
+                let cancel = Cancel::default();
+                let done = client.compact_packs(self.living_percent, |pack| pack % all == own, &cancel)?;
+                (done, client.move_into_packs(self.pack_after, |ino| ino / RUN % all == own, &cancel)?)
             }
-            None => Compacted::default(),
+            None => Default::default(),
         };
         client.close(Duration::from_secs(5));
         Ok(done)

@@ -30,6 +30,7 @@ pub fn maintain(what: MaintenanceJob, args: UpkeepArgs) -> Outcome {
     let mut rewritten = Compacted::default();
     if what == MaintenanceJob::Gc && follows {
         rewritten = rewrite_packs(&store, out)?;
+        move_into_packs(&store, out);
     }
     let mut state = store.maintain(what, !args.look)?;
     let mut damage = Ok(());
@@ -97,6 +98,26 @@ fn rewrite_packs(store: &Store, out: Out) -> Outcome<Compacted> {
         out.note(format!("wrote {packs} of small files anew: {left} of {bytes} were left"));
     }
     Ok(all)
+}
+
+/// Small files move into packs before garbage is collected if they were not written for so long.
+const MOVED_AFTER: Duration = Duration::from_secs(60);
+
+/// Moves small files that were written by themselves into packs, which are coded: their copies become garbage.
+fn move_into_packs(store: &Store, out: Out) {
+    let done = store.move_into_packs(MOVED_AFTER, |_| true, &Cancel::default());
+    let failed = match done {
+        Err(error) => Some(error.to_string()),
+        Ok(done) => {
+            if done.files > 0 {
+                out.note(format!("moved {} into packs", units::plural(done.files, "small file")));
+            }
+            done.failed.map(|error| error.to_string())
+        }
+    };
+    if let Some(error) = failed {
+        out.caution(format!("not all small files that could move into packs did; they stay stored as they are, and nodes try again: {error}"));
+    }
 }
 
 /// The failure for packs of small files that could not be written anew.

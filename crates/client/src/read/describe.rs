@@ -48,6 +48,14 @@ impl Client {
         Ok(all)
     }
 
+    /// Describes the current versions of files by their inode numbers. Those that must be opened are left out.
+    pub(crate) fn describe_inodes(&self, inos: &[u64]) -> Result<Vec<Box<OpenReadReply>>, Error> {
+        let files = inos.iter().map(|ino| OpenRead { ino: *ino, ..OpenRead::default() }).collect();
+        let request = DescribeReads { files, known_map_version: self.context.view.read().known_version() };
+        let reply = self.ask(&request)?;
+        Ok(self.note_described(reply).flatten().map(|Described(known)| known).collect())
+    }
+
     /// Notes classes and map, and returns the files.
     fn note_described(&self, reply: DescribeReadsReply) -> impl Iterator<Item = Option<Described>> {
         self.context.view.write().learn(&reply.classes, reply.map.as_ref());

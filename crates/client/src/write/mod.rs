@@ -5,6 +5,7 @@ pub mod compact;
 pub mod core;
 mod handle;
 pub(crate) mod input;
+pub mod moving;
 pub mod pack;
 
 pub use handle::WriteHandle;

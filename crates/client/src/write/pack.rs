@@ -21,7 +21,7 @@ pub const PACK_BYTES: usize = 1 << 20;
 /// A pack has at most this many files.
 pub const PACK_FILES: usize = 512;
 /// Fewer files are written by themselves.
-const FEWEST_FILES: usize = 4;
+pub(super) const FEWEST_FILES: usize = 4;
 
 /// Files that are written by themselves at the same time.
 const ALONE_AT_ONCE: usize = 8;
@@ -119,9 +119,7 @@ impl Packed {
             packed.pack.files.push(packing.add(file)?);
             packed.new_bytes.push((packing.bytes.len() - before) as u64);
         }
-        packed.pack.contents = packing.contents;
-        packed.bytes = packing.bytes.freeze();
-        assert!(packed.bytes.len() <= PACK_BYTES, "a pack of {} bytes", packed.bytes.len());
+        (packed.bytes, packed.pack.contents) = packing.finish();
         (!packed.bytes.is_empty()).then_some(packed)
     }
 
@@ -141,7 +139,7 @@ impl Packed {
 
 /// A pack that is being filled.
 #[derive(Default)]
-struct Packing {
+pub(super) struct Packing {
     bytes: BytesMut,
     contents: Vec<PackedContent>,
     /// Place in `contents` of each name, from 1.
@@ -174,8 +172,18 @@ impl Packing {
         })
     }
 
+    pub(super) fn len_bytes(&self) -> usize {
+        self.bytes.len()
+    }
+
+    /// The pack, and what lies in it.
+    pub(super) fn finish(self) -> (Bytes, Vec<PackedContent>) {
+        assert!(self.bytes.len() <= PACK_BYTES, "a pack of {} bytes", self.bytes.len());
+        (self.bytes.freeze(), self.contents)
+    }
+
     /// The extent of a piece of a file, whose bytes are added unless the pack has them.
-    fn extent(&mut self, offset: u64, piece: &Bytes) -> Extent {
+    pub(super) fn extent(&mut self, offset: u64, piece: &Bytes) -> Extent {
         let len_bytes = piece.len() as u64;
         if is_hole(piece) {
             return Extent::hole(offset, len_bytes);

@@ -33,7 +33,7 @@ use tessera_pagesum::page::{self, PAGE_BYTES};
 use tessera_pagesum::{Damage, Watch};
 
 /// Version of the schema this build writes.
-pub const SCHEMA_VERSION: i64 = 1;
+pub const SCHEMA_VERSION: i64 = 2;
 const SCHEMA: &str = include_str!("schema.sql");
 /// Name of the database in the manager's directory.
 pub const FILE_NAME: &str = "manager.db";
@@ -56,7 +56,8 @@ const CHECKPOINT_PAGES: u64 = 8192;
 pub(crate) const LOG_KEPT_BYTES: u64 = 2 * CHECKPOINT_PAGES * PAGE_BYTES as u64;
 
 /// Steps from schema version `i + 1` to `i + 2`.
-const MIGRATIONS: &[&str] = &[];
+const MIGRATIONS: &[&str] = &["CREATE TABLE unpacked (ino INTEGER PRIMARY KEY, since_ns INTEGER NOT NULL)"];
+const _: () = assert!(MIGRATIONS.len() as i64 == SCHEMA_VERSION - 1);
 
 /// A failure that a test injects into the next [`Db::commit`].
 #[cfg(test)]

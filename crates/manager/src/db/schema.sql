@@ -1,4 +1,4 @@
--- The data model of Tessera's manager, version 1 (PRAGMA user_version; db.rs checks and migrates it).
+-- The data model of Tessera's manager, version 2 (PRAGMA user_version; db.rs checks and migrates it).
 --
 -- Conventions:
 --   * Every id comes from a counter in `meta` and is never used twice.
@@ -85,6 +85,12 @@ CREATE TABLE purges (
     due_ns INTEGER NOT NULL
 );
 CREATE INDEX purges_by_due ON purges (due_ns);
+
+-- Small files that were written by themselves and could share a pack, and when they were written last.
+CREATE TABLE unpacked (
+    ino      INTEGER PRIMARY KEY,
+    since_ns INTEGER NOT NULL
+);
 
 -- Extended attributes that are not hints.
 CREATE TABLE xattrs (

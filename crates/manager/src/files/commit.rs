@@ -18,7 +18,7 @@ use crate::error::{Result, invalid, refuse};
 use crate::files::acks::Chunk;
 use crate::files::receipts::Receipt;
 use crate::files::versions::{self, MAX_FILE_BYTES, NewVersion};
-use crate::files::{expiry, one_shot, packs, receipts, sessions, staged};
+use crate::files::{expiry, one_shot, packs, receipts, sessions, staged, unpacked};
 use crate::map::delta;
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
@@ -251,6 +251,7 @@ impl<'a> Committer<'a> {
             versions::trim(ctx, &inode, self.policy.lifetime, &mut self.refs)?;
         }
         expiry::note(ctx, &inode, self.policy)?;
+        unpacked::note(ctx, &inode, self.policy, &request.extents)?;
         end_session(ctx, request, &self.session, &inode)?;
         Ok(CommitReply {
             ino: inode.ino,

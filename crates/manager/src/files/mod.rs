@@ -12,6 +12,7 @@ mod receipts;
 pub mod sessions;
 pub mod staged;
 mod unfinished;
+pub mod unpacked;
 pub mod versions;
 
 use crate::ctx::Ctx;
@@ -25,6 +26,7 @@ pub fn settle(ctx: &mut Ctx) -> Result<()> {
     for ino in std::mem::take(&mut ctx.hints_changed) {
         if let Some(inode) = inodes::find(ctx.db, ino)? {
             expiry::hints_changed(ctx, &inode)?;
+            unpacked::hints_changed(ctx, &inode)?;
         }
     }
     for ino in std::mem::take(&mut ctx.orphans) {

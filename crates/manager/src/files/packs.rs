@@ -12,7 +12,7 @@ use crate::error::{Failure, Result, invalid, refuse};
 use crate::files::acks::Chunk;
 use crate::files::commit::{self, Committer};
 use crate::files::open::{self, OpenedWriter};
-use crate::files::sessions;
+use crate::files::{sessions, unpacked};
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes;
 use crate::soft::Effect;
@@ -96,9 +96,14 @@ pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<Com
         opened.push(refused(rules.open(ctx, file, &mut named))?);
     }
     let mut moves = RefChanges::of_unfinished();
-    let moved = move_contents(ctx, (chunk_id, &session), pack, &mut moves)?;
-    let is_new = whole.new_bytes > 0;
-    let ids = insert_contents(ctx, (chunk_id, is_new), pack, &opened, &mut whole.refs)?;
+    let mut moved = move_contents(ctx, (chunk_id, &session), pack, &mut moves)?;
+    let mut places = Places::new(ctx, (chunk_id, whole.new_bytes > 0), pack)?;
+    for (file, _) in pack.files.iter().zip(&opened).filter(|(_, opened)| opened.is_ok()) {
+        for extent in file.extents.iter().filter(|extent| extent.chunk_id != 0) {
+            places.id(ctx, extent.chunk_id, &mut whole.refs)?;
+        }
+    }
+    moved += unpacked::move_files(ctx, &rules, &pack.moved_files, &mut places, &mut whole.refs)?;
     let (missing, mut unused_bytes) = (whole.missing, whole.new_bytes);
     let mut refs = whole.refs;
     let mut files = Vec::with_capacity(pack.files.len());
@@ -108,7 +113,7 @@ pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<Com
             Ok(opened) => {
                 let new_bytes = unused_bytes.min(file.size_bytes);
                 unused_bytes -= new_bytes;
-                let file = named_by_id(file, pack, &ids);
+                let file = places.named_by_id(file);
                 let mut committer = Committer::new(&file, opened.session, &opened.policy)?;
                 (committer.refs, committer.new_bytes) = (refs, new_bytes);
                 let done = committer.finish(ctx)?;
@@ -148,8 +153,11 @@ fn check(request: &Commit, pack: &Pack) -> Result<()> {
         return invalid("a pack is one chunk from its beginning, committed at once, under no lock");
     }
     let contents = pack.contents.len();
-    if !pack.files.is_empty() && !pack.moved.is_empty() {
-        return invalid("a pack has new files, or contents of older packs; send two");
+    let kinds = [pack.files.is_empty(), pack.moved.is_empty(), pack.moved_files.is_empty()];
+    if kinds.iter().filter(|is_empty| !**is_empty).count() > 1 {
+        return invalid(
+            "a pack has new files, or contents of older packs, or files that move into it; send one for each",
+        );
     }
     let mut end = 0;
     for content in &pack.contents {
@@ -162,7 +170,9 @@ fn check(request: &Commit, pack: &Pack) -> Result<()> {
             }
         }
     }
-    if pack.moved.iter().any(|moved| !(1..=contents as u64).contains(&moved.place)) {
+    let moved_to = pack.moved.iter().map(|moved| moved.place);
+    let mut moved_to = moved_to.chain(pack.moved_files.iter().flat_map(|file| file.places.iter().copied()));
+    if moved_to.any(|place| !(1..=contents as u64).contains(&place)) {
         return invalid("a content is moved to a place that the pack does not have");
     }
     pack.files.iter().try_for_each(|file| check_file(file, pack))
@@ -205,7 +215,7 @@ fn class_of(ctx: &Ctx, session: &Session, chunk_id: u64) -> Result<String> {
 }
 
 /// What all files of a pack have in common.
-struct Rules<'a> {
+pub(super) struct Rules<'a> {
     policy: &'a Policy,
     domain: u32,
     class: String,
@@ -219,18 +229,25 @@ impl Rules<'_> {
             return refuse(Code::SessionExpired, "the pack names this file twice; write it by itself");
         }
         let opened = open::begin(ctx, open)?;
-        check_policy(&opened.policy)?;
-        let own = &opened.policy;
+        self.admit(&opened.policy, opened.session.domain)?;
+        let target = commit::find_target(ctx, &opened.session, CommitMode::Replace)?;
+        commit::check_version(file, &opened.session, target.as_ref())?;
+        Committer::new(file, opened.session.clone(), &opened.policy)?;
+        Ok(opened)
+    }
+}
+
+impl Rules<'_> {
+    /// Refuses a file of this policy and domain, unless it may lie in the pack.
+    pub(super) fn admit(&self, own: &Policy, domain: u32) -> Result<()> {
+        check_policy(own)?;
         // A pack is long, whatever the length of its files.
         let is_of_class = own.scheme(u64::MAX).to_string() == self.class;
         let as_durable = (own.durability, own.degraded_writes) == (self.policy.durability, self.policy.degraded_writes);
-        if !is_of_class || !as_durable || own.chunking != self.policy.chunking || opened.session.domain != self.domain {
-            return refuse(Code::SessionExpired, "the file's policy is not that of the pack; write it by itself");
+        match is_of_class && as_durable && own.chunking == self.policy.chunking && domain == self.domain {
+            true => Ok(()),
+            false => refuse(Code::SessionExpired, "the file's policy is not that of the pack; write it by itself"),
         }
-        let target = commit::find_target(ctx, &opened.session, CommitMode::Replace)?;
-        commit::check_version(file, &opened.session, target.as_ref())?;
-        Committer::new(file, opened.session.clone(), own)?;
-        Ok(opened)
     }
 }
 
@@ -243,31 +260,52 @@ fn refused<T>(opened: Result<T>) -> Result<std::result::Result<T, Error>> {
     }
 }
 
-/// Inserts the contents that a file names which is not refused; each refers to the pack. Returns their ids, 0 for the others. A pack
-/// that was there before may have them.
-fn insert_contents<T>(
-    ctx: &mut Ctx,
-    (chunk_id, is_new): (u64, bool),
-    pack: &Pack,
-    opened: &[std::result::Result<T, Error>],
-    refs: &mut RefChanges,
-) -> Result<Vec<u64>> {
-    let mut ids = vec![0; pack.contents.len()];
-    let known = if is_new { HashMap::new() } else { contents::by_place(ctx.db, chunk_id)? };
-    for (file, _) in pack.files.iter().zip(opened).filter(|(_, opened)| opened.is_ok()) {
-        for place in file.extents.iter().filter(|extent| extent.chunk_id != 0).filter_map(place) {
-            let content = &pack.contents[place];
-            if ids[place] == 0 {
-                let there = known.get(&(content.offset, content.len_bytes, content.hash.to_vec()));
-                ids[place] = there.copied().unwrap_or(0);
-            }
-            if ids[place] == 0 {
-                ids[place] = contents::insert(ctx, chunk_id, content)?;
-                refs.add_content(chunk_id);
-            }
-        }
+/// The contents of a pack by their places in the request. A row is inserted for each that is named; a pack that was there before may have it.
+pub(super) struct Places<'a> {
+    chunk_id: u64,
+    pack: &'a Pack,
+    known: contents::ByPlace,
+    /// Id of each content; 0: not named yet.
+    ids: Vec<u64>,
+}
+
+impl<'a> Places<'a> {
+    fn new(ctx: &Ctx, (chunk_id, is_new): (u64, bool), pack: &'a Pack) -> Result<Places<'a>> {
+        let known = if is_new { HashMap::new() } else { contents::by_place(ctx.db, chunk_id)? };
+        Ok(Places { chunk_id, pack, known, ids: vec![0; pack.contents.len()] })
     }
-    Ok(ids)
+
+    /// The content at a place, from 1, that the request was checked to have.
+    pub(super) fn content(&self, place: u64) -> &'a PackedContent {
+        &self.pack.contents[place as usize - 1]
+    }
+
+    /// The id of the content at a place. A new row refers to the pack.
+    pub(super) fn id(&mut self, ctx: &mut Ctx, place: u64, refs: &mut RefChanges) -> Result<u64> {
+        let content = self.content(place);
+        let id = &mut self.ids[place as usize - 1];
+        if *id == 0 {
+            let there = self.known.get(&(content.offset, content.len_bytes, content.hash.to_vec()));
+            *id = there.copied().unwrap_or(0);
+        }
+        if *id == 0 {
+            *id = contents::insert(ctx, self.chunk_id, content)?;
+            refs.add_content(self.chunk_id);
+        }
+        Ok(*id)
+    }
+
+    /// The commit of a file whose extents name contents by their ids.
+    fn named_by_id(&self, file: &Commit) -> Commit {
+        let named = |extent: &Extent| match place(extent) {
+            None => *extent,
+            Some(place) => {
+                assert!(self.ids[place] != 0, "the contents of an accepted file were inserted");
+                Extent { chunk_id: self.ids[place], ..*extent }
+            }
+        };
+        Commit { extents: file.extents.iter().map(named).collect(), open: None, ..file.clone() }
+    }
 }
 
 /// Moves contents of older packs of the same domain and class to this one. Returns how many.
@@ -291,16 +329,4 @@ fn move_contents(
         }
     }
     Ok(moved)
-}
-
-/// The commit of a file whose extents name contents by their ids.
-fn named_by_id(file: &Commit, pack: &Pack, ids: &[u64]) -> Commit {
-    let named = |extent: &Extent| match place(extent) {
-        None => *extent,
-        Some(place) => {
-            assert!(ids[place] != 0 && place < pack.contents.len(), "the contents of an accepted file were inserted");
-            Extent { chunk_id: ids[place], ..*extent }
-        }
-    };
-    Commit { extents: file.extents.iter().map(named).collect(), open: None, ..file.clone() }
 }

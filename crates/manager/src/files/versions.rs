@@ -12,7 +12,7 @@ use crate::db::pages::{self, MAX_PAGE_EXTENTS};
 use crate::db::sessions::Session;
 use crate::db::sql::{TableRow, args, row};
 use crate::error::{Result, corrupt_row};
-use crate::files::{expiry, staged};
+use crate::files::{expiry, staged, unpacked};
 use crate::internal::{ReleaseOrphans, TrimVersions};
 use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
@@ -327,6 +327,40 @@ pub fn release_orphans(ctx: &mut Ctx, command: &ReleaseOrphans) -> Result<()> {
     Ok(())
 }
 
+/// A page of a file's current version.
+pub struct LivingPage {
+    pub start: u64,
+    born: u64,
+    /// As in the column.
+    pub extents: Vec<u8>,
+}
+
+/// The page of a file's current version, if it is one page.
+///
+/// # Errors
+/// The database fails.
+pub fn only_page(db: &Db, ino: u64) -> rusqlite::Result<Option<LivingPage>> {
+    let sql = "SELECT start, born, extents FROM pages WHERE ino = ?1 AND died IS NULL LIMIT 2";
+    let mut found: Vec<(u64, u64, Vec<u8>)> = db.all(sql, args![ino])?;
+    let only = found.pop().filter(|_| found.is_empty());
+    Ok(only.map(|(start, born, extents)| LivingPage { start, born, extents }))
+}
+
+/// The same bytes of a page lie elsewhere: its extents, which stay as long as they are, name other chunks or contents. The caller counts
+/// references.
+///
+/// # Errors
+/// The database fails.
+pub fn name_elsewhere(db: &Db, ino: u64, page: &LivingPage, extents: &[Extent]) -> rusqlite::Result<()> {
+    pages::assert_page(extents);
+    let lens = |extents: &[Extent]| extents.iter().map(|e| (e.offset, e.len_bytes)).collect::<Vec<_>>();
+    assert_eq!(lens(&pages::decode(page.start, &page.extents)), lens(extents), "inode {ino}: the bytes stay the same");
+    let sql = "UPDATE pages SET extents = ?4 WHERE ino = ?1 AND start = ?2 AND born = ?3";
+    let updated = db.run(sql, args![ino, page.start, page.born, pages::encode(extents)])?;
+    assert_eq!(updated, 1, "inode {ino}: its page was just read");
+    Ok(())
+}
+
 /// Removes a file without names, unless a session still holds it.
 ///
 /// # Errors
@@ -339,6 +373,7 @@ pub fn release_inode(ctx: &mut Ctx, ino: u64) -> Result<()> {
     }
     ctx.db.run("DELETE FROM overdue WHERE ino = ?1", args![ino])?;
     expiry::forget(ctx.db, ino)?;
+    unpacked::forget(ctx.db, ino)?;
     let sql = "SELECT count(*), ifnull(sum(data_bytes), 0) FROM versions WHERE ino = ?1";
     let (count, bytes) = ctx.db.one(sql, args![ino])?;
     uncount(&mut ctx.meta.versions, count, "versions")?;

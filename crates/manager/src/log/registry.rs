@@ -12,7 +12,7 @@ use crate::config::Config;
 use crate::ctx::{Ctx, View};
 use crate::db::Db;
 use crate::error::{Failure, Result, refuse};
-use crate::files::{self, commit, compare, expiry, open, reads, sessions, versions};
+use crate::files::{self, commit, compare, expiry, open, reads, sessions, unpacked, versions};
 use crate::internal::*;
 use crate::log::{lease_effects as leases, records};
 use crate::map::delta;
@@ -234,6 +234,7 @@ table! {
         OpenRead => reads::open_read;
         ListExtents => |view, _, r| reads::list_extents(view, r);
         DescribeReads => |view, _, r| reads::describe_reads(view, r);
+        ListUnpacked => |view, _, r| unpacked::list(view, r);
         RenewSession => |view, _, r| reads::renew(view, r);
         GetMap => |view, _, r| delta::get_map(view, r);
         GetStatus => |view, _, _| status::get_status(view);

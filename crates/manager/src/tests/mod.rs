@@ -25,3 +25,4 @@ mod shell;
 mod sources;
 mod stored;
 mod unfinished;
+mod unpacked;

@@ -97,21 +97,27 @@ impl ReadCore {
         }
     }
 
-    /// A pack waits for fragments: it may have been written anew, so its readers ask where their bytes lie by now.
+    /// A chunk waits for fragments. If its bytes may lie elsewhere by now, its readers ask where.
     fn look_aside(&mut self, chunk_id: u64) {
-        let Some(whole) = self.fetches.get_mut(&chunk_id).filter(|whole| !whole.waiters.is_empty()) else { return };
-        if self.packs_seen.contains(&chunk_id) && !self.looked_again.contains(&chunk_id) {
-            let waiters = std::mem::take(&mut whole.waiters);
-            self.displace(Displaced { chunk_id, failed: None, waiters });
+        if !self.may_have_moved(chunk_id) {
+            return;
         }
+        let Some(whole) = self.fetches.get_mut(&chunk_id).filter(|whole| !whole.waiters.is_empty()) else { return };
+        let waiters = std::mem::take(&mut whole.waiters);
+        self.displace(Displaced { chunk_id, failed: None, waiters });
     }
 
-    /// A chunk cannot be read. If it is a pack, asks once where the bytes lie by now.
+    /// Whether nobody has asked yet where the bytes of this chunk lie by now: packs are written anew, and small files move into packs.
+    fn may_have_moved(&self, chunk_id: u64) -> bool {
+        let is_small = self.opened.as_ref().is_some_and(|opened| opened.version.size_bytes <= MOVING_FILE_BYTES);
+        (is_small || self.packs_seen.contains(&chunk_id)) && !self.looked_again.contains(&chunk_id)
+    }
+
+    /// A chunk cannot be read. If its bytes may lie elsewhere by now, asks once where.
     fn displace(&mut self, displaced: Displaced) {
         let Displaced { chunk_id, failed, waiters } = &displaced;
-        let may_move = self.packs_seen.contains(chunk_id) && !self.looked_again.contains(chunk_id);
         match failed {
-            Some(cause) if self.session.lease.id == 0 || !may_move => {
+            Some(cause) if self.session.lease.id == 0 || !self.may_have_moved(*chunk_id) => {
                 let (reads, cause) = (waiters.iter().map(|waiter| waiter.read).collect::<Vec<u64>>(), cause.clone());
                 reads.into_iter().for_each(|read| self.fail(read, cause.clone()));
             }
@@ -141,7 +147,10 @@ impl ReadCore {
                     (Some(_), cause) => {
                         self.looked_again.insert(chunk_id);
                         let nothing = || {
-                            Cause::Nonsense(format!("the bytes at {} were in a pack, and are a hole now", waiter.at))
+                            Cause::Nonsense(format!(
+                                "the bytes at {} were in chunk {chunk_id}, and are a hole now",
+                                waiter.at
+                            ))
                         };
                         self.fail(waiter.read, cause.clone().unwrap_or_else(nothing));
                     }

@@ -49,8 +49,6 @@ struct Page {
     chunks: HashMap<u64, ChunkInfo>,
     /// Extents that are whole contents of packs, by their offsets: the names of their bytes.
     names: HashMap<u64, Hash>,
-    /// Those of the chunks that are packs.
-    packs: BTreeSet<u64>,
     /// Number of its last use.
     used: u64,
 }
@@ -88,9 +86,10 @@ impl Pages {
             .is_some_and(|(start, page)| at - start >= (page.end - start) / 2 && !self.by_start.contains_key(&page.end))
     }
 
-    /// Forgets the pages that name a pack.
+    /// Forgets the pages that name a chunk.
     pub fn forget(&mut self, chunk_id: u64) {
-        let naming = self.by_start.iter().filter(|(_, page)| page.packs.contains(&chunk_id)).map(|(start, _)| *start);
+        let naming =
+            self.by_start.iter().filter(|(_, page)| page.chunks.contains_key(&chunk_id)).map(|(start, _)| *start);
         naming.collect::<Vec<u64>>().into_iter().for_each(|start| self.remove(start));
     }
 
@@ -154,8 +153,7 @@ impl ReadCore {
     pub(super) fn take_extents(&mut self, offset: u64, mut reply: ListExtentsReply) {
         self.view.write().learn(&reply.classes, reply.map.as_ref());
         let names = names(&reply);
-        let packs: BTreeSet<u64> = reply.contents.iter().map(|content| content.chunk_id).collect();
-        self.packs_seen.extend(&packs);
+        self.packs_seen.extend(reply.contents.iter().map(|content| content.chunk_id));
         if let Err(wrong) = reply.resolve_contents() {
             let WrongContent { offset, content_id: chunk_id, written, stored } = wrong;
             return self.fail_all(Cause::WrongChunk { offset, chunk_id, written, stored });
@@ -163,7 +161,7 @@ impl ReadCore {
         let chunks: HashMap<u64, ChunkInfo> = reply.chunks.into_iter().map(|c| (c.chunk_id, c)).collect();
         match check(offset, &reply.extents, &chunks, reply.next_offset) {
             Ok(start) if start < reply.next_offset => {
-                let page = Page { end: reply.next_offset, extents: reply.extents, chunks, names, packs, used: 0 };
+                let page = Page { end: reply.next_offset, extents: reply.extents, chunks, names, used: 0 };
                 self.pages.insert(start, page);
             }
             Ok(_) => {
@@ -285,7 +283,7 @@ mod tests {
     }
 
     fn page(end: u64, extents: Vec<Extent>) -> Page {
-        Page { end, extents, chunks: chunks(), names: HashMap::new(), packs: BTreeSet::new(), used: 0 }
+        Page { end, extents, chunks: chunks(), names: HashMap::new(), used: 0 }
     }
 
     #[test]

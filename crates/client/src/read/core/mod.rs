@@ -187,7 +187,7 @@ pub struct ReadCore {
     fetches: BTreeMap<u64, ChunkRead>,
     /// Packs that the file's extents have named.
     packs_seen: BTreeSet<u64>,
-    /// Packs that could not be read although the manager said again that the bytes lie there.
+    /// Chunks that could not be read although the manager said again that the bytes lie there.
     looked_again: BTreeSet<u64>,
     displaced: Vec<Displaced>,
     smalls: BTreeMap<u64, SmallRead>,
@@ -311,6 +311,8 @@ enum JobOwner {
 
 /// A chunk of at most this many bytes is always fetched whole.
 const SMALL_CHUNK_BYTES: u64 = 64 << 10;
+/// Longer files do not move into packs.
+const MOVING_FILE_BYTES: u64 = 128 << 10;
 /// Bytes fetched ahead of sequential reads.
 const AHEAD_BYTES: u64 = 8 << 20;
 

@@ -1,0 +1,184 @@
+//! Small files that were written by themselves move into packs once they are cold. Versions, attributes and what programs see stay as they are.
+//!
+//! Files are read as their versions are described, without sessions: one that is written meanwhile has another version when the pack is
+//! committed, and stays where it is.
+
+use super::pack::{FEWEST_FILES, PACK_BYTES, PACK_FILES, Packing};
+use super::{Cancel, Writer};
+use crate::client::Client;
+use crate::error::{Error, FileError};
+use crate::inodes::write_params;
+use crate::memory::Means;
+use crate::read::ReadHandle;
+use crate::read::core::ReadParams;
+use crate::read::describe::DESCRIBED_FILES;
+use crate::write::core::{PackParams, Target, WriteParams};
+use bytes::Bytes;
+use std::sync::Arc;
+use std::time::Duration;
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Extent, Hint};
+
+/// What was done.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct MovedFiles {
+    /// Files whose content lies in packs now.
+    pub files: u64,
+    /// Bytes of these packs.
+    pub pack_bytes: u64,
+    /// Why not more was done.
+    pub failed: Option<FileError>,
+}
+
+/// Files of one policy that will move into one pack.
+pub struct Batch {
+    policy: Vec<Hint>,
+    packing: Packing,
+    files: Vec<MovedFile>,
+    /// Those of them that have a place in the pack.
+    fitting: usize,
+}
+
+impl Client {
+    /// Moves files that were not written for `unwritten`, and could share packs, into packs; `is_mine` chooses among them by inode number.
+    /// Fewer than four that could share one stay where they are.
+    ///
+    /// # Errors
+    /// The manager does not answer. Files that cannot be read stay where they are; the first pack that cannot be written is the last, see
+    /// [`MovedFiles::failed`].
+    pub fn move_into_packs(
+        &self,
+        unwritten: Duration,
+        is_mine: impl Fn(u64) -> bool,
+        cancel: &Cancel,
+    ) -> Result<MovedFiles, Error> {
+        let (mut all, mut batches, mut after) = (MovedFiles::default(), Vec::<Batch>::new(), 0);
+        let unwritten_ms = u64::try_from(unwritten.as_millis()).unwrap_or(u64::MAX);
+        loop {
+            let ListUnpackedReply { inos, next_after } = self.ask(&ListUnpacked { after, unwritten_ms })?;
+            let mine: Vec<u64> = inos.into_iter().filter(|ino| is_mine(*ino)).collect();
+            for inos in mine.chunks(DESCRIBED_FILES) {
+                for known in self.describe_inodes(inos)? {
+                    if cancel.is_cancelled() || all.failed.is_some() {
+                        return Ok(all);
+                    }
+                    self.add_to_batch(known, &mut batches, cancel, &mut all);
+                }
+            }
+            if next_after <= after {
+                break;
+            }
+            after = next_after;
+        }
+        batches.into_iter().for_each(|batch| self.move_batch(batch, cancel, &mut all));
+        Ok(all)
+    }
+
+    fn add_to_batch(&self, known: Box<OpenReadReply>, batches: &mut Vec<Batch>, cancel: &Cancel, all: &mut MovedFiles) {
+        let at = batches.iter().position(|batch| batch.policy == known.policy).unwrap_or_else(|| {
+            batches.push(Batch::of(known.policy.clone()));
+            batches.len() - 1
+        });
+        let size_bytes = known.version.as_ref().map_or(0, |version| version.size_bytes);
+        if !batches[at].has_room(size_bytes) {
+            let full = std::mem::replace(&mut batches[at], Batch::of(known.policy.clone()));
+            self.move_batch(full, cancel, all);
+        }
+        let ino = known.attr.as_ref().map_or(0, |attr| attr.ino);
+        match self.read_described(known.clone(), size_bytes) {
+            Ok(content) => batches[at].add_described(&known, &content),
+            Err(error) => tracing::debug!(ino, %error, "a file cannot be read, and does not move into a pack"),
+        }
+    }
+
+    /// Reads a whole file as it was described.
+    fn read_described(&self, known: Box<OpenReadReply>, size_bytes: u64) -> Result<Bytes, FileError> {
+        let file = format!("inode {}", known.attr.as_ref().map_or(0, |attr| attr.ino));
+        let open = OpenRead { len_bytes: u64::MAX, ..OpenRead::default() };
+        let handle = ReadHandle::open(&self.context, ReadParams { file, open, known: Some(known), bulk: true })?;
+        let mut content = vec![0; size_bytes as usize];
+        let read = handle.read_at(0, &mut content)?;
+        assert_eq!(read, content.len(), "a version is read as long as it is");
+        Ok(content.into())
+    }
+
+    fn move_batch(&self, batch: Batch, cancel: &Cancel, all: &mut MovedFiles) {
+        let fitting = batch.fitting;
+        if fitting < FEWEST_FILES || all.failed.is_some() {
+            return;
+        }
+        // The pack takes policy and domain from a file that is there.
+        let targets: Vec<u64> =
+            batch.files.iter().filter(|file| !file.places.is_empty()).map(|file| file.ino).collect();
+        let (bytes, pack) = batch.finish();
+        let size_bytes = bytes.len() as u64;
+        let params = WriteParams {
+            file: format!("a pack of {fitting} files"),
+            size_hint_bytes: Some(size_bytes),
+            pack: Some(Arc::new(pack)),
+            ..write_params(0, false)
+        };
+        for ino in targets {
+            let params = WriteParams { target: Target::Inode(ino), ..params.clone() };
+            let writer = Writer::new(&self.context, params, cancel.clone(), Means::of_options(&self.context));
+            match writer.write_pack(bytes.clone()) {
+                // It was removed, or has another policy by now.
+                Err(error) if matches!(error.code(), Code::NotFound | Code::SessionExpired) => {}
+                Err(error) => return all.failed = Some(error),
+                Ok(done) => {
+                    assert!(done.moved <= fitting as u64, "{} of {fitting} files moved", done.moved);
+                    all.files += done.moved;
+                    all.pack_bytes += if done.moved > 0 { size_bytes } else { 0 };
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Batch {
+    /// An empty batch of files of this policy.
+    #[must_use]
+    pub fn of(policy: Vec<Hint>) -> Batch {
+        Batch { policy, packing: Packing::default(), files: Vec::new(), fitting: 0 }
+    }
+
+    fn has_room(&self, size_bytes: u64) -> bool {
+        self.packing.len_bytes() as u64 + size_bytes <= PACK_BYTES as u64 && self.files.len() < PACK_FILES
+    }
+
+    fn add_described(&mut self, known: &OpenReadReply, content: &Bytes) {
+        let (Some(attr), Some(version), Some(extents)) = (&known.attr, &known.version, &known.extents) else { return };
+        let piece = |extent: &Extent| content.slice(extent.offset as usize..extent.end() as usize);
+        let pieces: Vec<Bytes> = match are_whole_chunks(extents) {
+            true => extents.extents.iter().filter(|extent| extent.chunk_id != 0).map(piece).collect(),
+            false => Vec::new(),
+        };
+        self.add(attr.ino, version.version, &pieces);
+    }
+
+    /// Adds a file with the bytes of its chunks in order. Without any, the manager is told only that it is not to be listed again.
+    pub fn add(&mut self, ino: u64, version: u64, pieces: &[Bytes]) {
+        let place = |piece| Some(self.packing.extent(0, piece).chunk_id).filter(|place| *place != 0);
+        // None: a chunk is all zeros, and no content.
+        let places: Vec<u64> = pieces.iter().map(place).collect::<Option<_>>().unwrap_or_default();
+        self.fitting += usize::from(!places.is_empty());
+        self.files.push(MovedFile { ino, version, places });
+    }
+
+    /// The bytes of the pack, and what its commit says.
+    #[must_use]
+    pub fn finish(self) -> (Bytes, PackParams) {
+        let (bytes, contents) = self.packing.finish();
+        (bytes, PackParams { pack: Pack { contents, moved_files: self.files, ..Pack::default() }, like: 0 })
+    }
+}
+
+/// Whether each extent is a hole, or all of a chunk.
+fn are_whole_chunks(list: &ListExtentsReply) -> bool {
+    let is_whole = |extent: &Extent| {
+        let chunk = list.chunks.iter().find(|chunk| chunk.chunk_id == extent.chunk_id);
+        extent.chunk_offset == 0 && chunk.is_some_and(|chunk| chunk.len_bytes == extent.len_bytes)
+    };
+    list.extents.iter().all(|extent| extent.chunk_id == 0 || is_whole(extent))
+}
