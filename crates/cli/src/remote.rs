@@ -22,6 +22,12 @@ pub struct Item {
     pub attr: Attr,
 }
 
+impl Item {
+    fn of(directory: &StorePath, entry: Dirent) -> Outcome<Item> {
+        Ok(Item { path: directory.join(&entry.name)?, attr: entry.attr.unwrap_or_default() })
+    }
+}
+
 impl Deref for Item {
     type Target = Attr;
     fn deref(&self) -> &Attr {
@@ -176,8 +182,17 @@ impl Store {
     /// # Errors
     /// The path is no directory, or the manager cannot be reached.
     pub fn items(&self, path: &StorePath) -> Outcome<Vec<Item>> {
-        let item = |e: Dirent| Ok(Item { path: path.join(&e.name)?, attr: e.attr.unwrap_or_default() });
-        self.list(path)?.into_iter().map(item).collect()
+        self.list(path)?.into_iter().map(|entry| Item::of(path, entry)).collect()
+    }
+
+    /// As [`Store::items`], some thousands at a time, so that a long directory is never in memory as a whole. The first failure ends it.
+    ///
+    /// # Errors
+    /// As [`Store::items`].
+    pub fn item_pages(&self, path: &StorePath) -> Outcome<impl Iterator<Item = Outcome<Vec<Item>>> + '_> {
+        let directory = path.clone();
+        let items = move |page: Vec<Dirent>| page.into_iter().map(|entry| Item::of(&directory, entry)).collect();
+        Ok(self.list_pages(path)?.map(move |page| items(page?)))
     }
 
     /// Waits for the redundancy of optimistic writes. Returns how many chunks have less than they should: nodes did not

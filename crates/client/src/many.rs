@@ -38,16 +38,25 @@ impl Client {
 
     /// The entries of a directory that begin with these.
     pub(crate) fn list_rest(&self, ino: u64, mut entries: Vec<Dirent>) -> Answer<Vec<Dirent>> {
-        loop {
-            let after = entries.last().map_or_else(Vec::new, |last| last.name.clone());
-            // Limit 0: as many as the manager gives at once.
-            let page = self.ask(&List { ino, after, ..List::default() })?;
-            let goes_on = page.more && !page.entries.is_empty();
-            entries.extend(page.entries);
-            if !goes_on {
-                return Ok(entries);
-            }
+        let after = entries.last().map_or_else(Vec::new, |last| last.name.clone());
+        for page in self.pages_after(ino, after) {
+            entries.extend(page?);
         }
+        Ok(entries)
+    }
+
+    /// The entries of a directory behind this name, as many at a time as the manager gives at once. Ends at the first failure.
+    pub(crate) fn pages_after(&self, ino: u64, after: Vec<u8>) -> impl Iterator<Item = Answer<Vec<Dirent>>> + '_ {
+        let mut from = Some(after);
+        std::iter::from_fn(move || {
+            // Limit 0: as many as the manager gives at once.
+            let page = match self.ask(&List { ino, after: from.take()?, ..List::default() }) {
+                Ok(page) => page,
+                Err(error) => return Some(Err(error)),
+            };
+            from = page.entries.last().filter(|_| page.more).map(|last| last.name.clone());
+            Some(Ok(page.entries))
+        })
     }
 
     /// Makes directories and symbolic links: of each its inode, or why it is not there. A directory that is there is fine.

@@ -135,6 +135,16 @@ impl Client {
         at("list", path, self.list_rest(ino, Vec::new()))
     }
 
+    /// The entries of a directory, in byte order of names, some thousands at a time: so much of a long directory is in memory at once.
+    /// The first failure ends it.
+    ///
+    /// # Errors
+    /// As [`Client::stat`].
+    pub fn list_pages(&self, path: &StorePath) -> Result<impl Iterator<Item = Result<Vec<Dirent>, Error>> + '_, Error> {
+        let (ino, path) = (self.directory(path)?.ino, path.clone());
+        Ok(self.pages_after(ino, Vec::new()).map(move |page| at("list", &path, page)))
+    }
+
     /// Makes a directory, with its parent's hints; with `exist_ok`, an existing directory is fine.
     ///
     /// # Errors

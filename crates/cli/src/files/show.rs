@@ -24,7 +24,7 @@ pub fn ls(args: LsArgs) -> Outcome {
     let ran = pool::each(out, &paths, |path| {
         let item = store.item(path)?;
         if item.kind() != InodeKind::Directory {
-            return print(out, &[item], args.long, &path_text(path));
+            return Listing::new(out, args.long).print(&[item], &path_text(path));
         }
         if paths.len() > 1 && !args.recursive && !out.json {
             out.line(format!("{}:", path_text(path)))?;
@@ -34,19 +34,23 @@ pub fn ls(args: LsArgs) -> Outcome {
     ran.outcome()
 }
 
-/// Prints directories as they arrive, without waiting for the whole tree.
+/// Prints directories as they arrive, without waiting for the whole tree, and a long one page by page.
 fn directory(store: &Store, out: Out, path: &StorePath, args: &LsArgs) -> Outcome {
     let mut todo = vec![path.clone()];
     while let Some(path) = todo.pop() {
-        let items = store.items(&path)?;
-        if args.recursive && !out.json {
-            out.line(format!("{}:", path_text(&path)))?;
+        let (mut listing, mut below) = (Listing::new(out, args.long), Vec::new());
+        for (page, number) in store.item_pages(&path)?.zip(0u64..) {
+            let page = page?;
+            if number == 0 && args.recursive && !out.json {
+                out.line(format!("{}:", path_text(&path)))?;
+            }
+            if args.recursive {
+                let directories = page.iter().filter(|item| item.kind() == InodeKind::Directory);
+                below.extend(directories.map(|item| item.path.clone()));
+            }
+            listing.print(&page, "")?;
         }
-        if args.recursive {
-            let below = items.iter().filter(|i| i.kind() == InodeKind::Directory).rev();
-            todo.extend(below.map(|i| i.path.clone()));
-        }
-        print(out, &items, args.long, "")?;
+        todo.extend(below.into_iter().rev());
         if args.recursive && !out.json && !todo.is_empty() {
             out.line("")?;
         }
@@ -59,35 +63,51 @@ fn path_text(path: &StorePath) -> String {
     format!("{}/{}", tessera_client::path::SCHEME, names.join("/"))
 }
 
-fn print(out: Out, items: &[Item], long: bool, whole: &str) -> Outcome {
-    if out.json {
-        return items.iter().try_for_each(|item| out.document(&document(item)));
+/// The entries of one directory, which come in pages.
+struct Listing {
+    out: Out,
+    /// With `-l`.
+    table: Option<Table>,
+}
+
+impl Listing {
+    fn new(out: Out, long: bool) -> Self {
+        let table = || Table::new("lrrll", &["mode", "version", "size", "modified (UTC)", "name"]);
+        Listing { out, table: long.then(table) }
     }
-    let name = |item: &Item| match whole {
-        "" => item.path.name().map(name_text).unwrap_or_default(),
-        whole => whole.to_string(),
-    };
-    if !long {
-        let mark = |item: &Item| if item.kind() == InodeKind::Directory { "/" } else { "" };
-        return items.iter().try_for_each(|item| out.line(format!("{}{}", name(item), mark(item))));
-    }
-    let mut table = Table::new("lrrll", &["mode", "version", "size", "modified (UTC)", "name"]);
-    for item in items {
-        let arrow = match item.kind() {
-            InodeKind::Symlink => format!(" -> {}", name_text(&item.symlink_target)),
-            InodeKind::Directory => "/".into(),
-            _ => String::new(),
+
+    /// Prints a page; `whole` is shown instead of a name unless it is empty.
+    fn print(&mut self, items: &[Item], whole: &str) -> Outcome {
+        if self.out.json {
+            return self.out.documents(items.iter().map(document));
+        }
+        let name = |item: &Item| match whole {
+            "" => item.path.name().map(name_text).unwrap_or_default(),
+            whole => whole.to_string(),
         };
-        let is_file = item.kind() == InodeKind::File;
-        table.row([
-            units::mode(letter(item.kind()), item.mode),
-            if is_file { item.version_number.to_string() } else { String::new() },
-            if is_file { units::count(item.size_bytes) } else { String::new() },
-            units::time(item.mtime_ns),
-            format!("{}{arrow}", name(item)),
-        ]);
+        let Some(table) = &mut self.table else {
+            let mark = |item: &Item| if item.kind() == InodeKind::Directory { "/" } else { "" };
+            return self.out.lines(items.iter().map(|item| format!("{}{}", name(item), mark(item))));
+        };
+        items.iter().for_each(|item| table.row(long_row(item, name(item))));
+        if items.is_empty() { Ok(()) } else { self.out.lines(table.take_lines()) }
     }
-    if table.is_empty() { Ok(()) } else { out.table(&table) }
+}
+
+fn long_row(item: &Item, name: String) -> [String; 5] {
+    let arrow = match item.kind() {
+        InodeKind::Symlink => format!(" -> {}", name_text(&item.symlink_target)),
+        InodeKind::Directory => "/".into(),
+        _ => String::new(),
+    };
+    let is_file = item.kind() == InodeKind::File;
+    [
+        units::mode(letter(item.kind()), item.mode),
+        if is_file { item.version_number.to_string() } else { String::new() },
+        if is_file { units::count(item.size_bytes) } else { String::new() },
+        units::time(item.mtime_ns),
+        format!("{name}{arrow}"),
+    ]
 }
 
 /// The letter of `ls -l` for a kind, by the kind's number.

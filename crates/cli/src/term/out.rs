@@ -41,7 +41,23 @@ impl Out {
     /// # Errors
     /// Stdout cannot be written.
     pub fn table(self, table: &Table) -> Outcome {
-        table.lines().iter().try_for_each(|line| self.line(line))
+        self.lines(table.lines())
+    }
+
+    /// Prints lines at once.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
+    pub fn lines(self, lines: impl IntoIterator<Item = impl AsRef<str>>) -> Outcome {
+        print_all(lines.into_iter().map(|line| printable(line.as_ref()).into_owned()))
+    }
+
+    /// Prints JSON documents at once, each on its own line.
+    ///
+    /// # Errors
+    /// Stdout cannot be written.
+    pub fn documents(self, values: impl IntoIterator<Item = Value>) -> Outcome {
+        print_all(values.into_iter().map(|value| printable_json(&value.to_string()).into_owned()))
     }
 
     /// Prints one JSON document on its own line.
@@ -99,6 +115,15 @@ impl Out {
             failure.report(self.json);
         }
     }
+}
+
+fn print_all(lines: impl Iterator<Item = String>) -> Outcome {
+    let mut text = String::new();
+    for line in lines {
+        text.push_str(&line);
+        text.push('\n');
+    }
+    written(io::stdout().lock().write_all(text.as_bytes()))
 }
 
 fn print(line: &str) -> Outcome {
