@@ -28,9 +28,12 @@ impl ManagerCore {
     /// Queues a command, unless it was answered before or must wait for leases.
     pub(super) fn admit(&mut self, origin: Origin, queued: QueuedCommand) {
         if let Some(op_id) = queued.op_id {
-            let given = self.reply_cache.get(queued.client_id, op_id);
-            if let Some(answer) = given.filter(|_| !failpoint::is_active("manager.repeats_apply")).cloned() {
-                return self.reply(origin, answer);
+            match self.reply_cache.get(&self.db, queued.client_id, op_id) {
+                Ok(Some(answer)) if !failpoint::is_active("manager.repeats_apply") => {
+                    return self.reply(origin, answer);
+                }
+                Ok(_) => {}
+                Err(error) => return self.reply(origin, Err(Failure::from(error).into_wire())),
             }
         }
         if let Some(error) = self.lacks_room(origin, queued.command.grows()) {

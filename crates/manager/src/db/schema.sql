@@ -339,7 +339,7 @@ CREATE TABLE lock_clients (
     client_id INTEGER PRIMARY KEY
 );
 
--- The reply cache (P8): one row per group commit, an encoded OpAnswers. Read into memory at start. A row is deleted
+-- The reply cache (P8): one row per group commit, an encoded CachedReplies. Short replies are in memory, too. A row is deleted
 -- when it is older than any retry.
 CREATE TABLE ops (
     log_seq INTEGER PRIMARY KEY,

@@ -154,8 +154,8 @@ impl Batch {
     /// Applies one command. Returns false if it was refused after it had written and there is no savepoint.
     fn one(&mut self, tables: &mut Tables, live: Live, queued: &QueuedCommand) -> rusqlite::Result<bool> {
         let op = queued.op();
-        let given = op.filter(|_| !failpoint::is_active("manager.repeats_apply")).and_then(|op| self.given(tables, op));
-        if let Some(answer) = given {
+        let known = op.filter(|_| !failpoint::is_active("manager.repeats_apply"));
+        if let Some(answer) = known.map_or(Ok(None), |op| self.given(tables, op))? {
             self.repeats.insert(self.answers.len());
             self.answers.push(answer);
             return Ok(true);
@@ -189,10 +189,10 @@ impl Batch {
         Ok(true)
     }
 
-    fn given(&self, tables: &Tables, op: (u64, u64)) -> Option<Answer> {
+    fn given(&self, tables: &Tables, op: (u64, u64)) -> rusqlite::Result<Option<Answer>> {
         match self.by_op.get(&op) {
-            Some(&at) => Some(answer(&self.kept.answers[at])),
-            None => tables.answers.get(op.0, op.1).cloned(),
+            Some(&at) => Ok(Some(answer(&self.kept.answers[at]))),
+            None => tables.answers.get(tables.db, op.0, op.1),
         }
     }
 
