@@ -6,7 +6,7 @@ use crate::endpoint::Stream;
 use crate::keepalive;
 use crate::limits::Admissions;
 use crate::outbox::Outbox;
-use crate::reading::{ReadError, Reader};
+use crate::reading::{DOZE, ReadError, Reader};
 use crate::sending::{Outgoing, Part, Purpose};
 use crate::told;
 use bytes::Bytes;
@@ -252,6 +252,11 @@ impl Connection {
         self.pending.lock().values().map(|call| call.began).min()
     }
 
+    /// Whether calls have no answer yet.
+    pub(crate) fn has_calls(&self) -> bool {
+        !self.pending.lock().is_empty()
+    }
+
     /// Called every [`keepalive::EVERY`]: tells a peer that has waited for at least that long that this side lives, unless
     /// something is on its way to it that fills the socket. Never waits.
     pub(crate) fn keep_alive(&self) {
@@ -354,6 +359,9 @@ impl Connection {
         let began = Instant::now();
         let before = self.pending.lock().insert(request_id, Pending { callback, began, deadline: began + timeout });
         assert!(before.is_none(), "request id {request_id} was used twice on one connection");
+        if timeout < DOZE {
+            self.outbox.wake_thread();
+        }
         let parts = payload.into_iter().map(Part::Bytes).collect();
         // A `close` before the insert has missed this call; a later one fails it.
         if self.is_closed() || self.send(kind as u16, 0, request_id, body, parts).is_err() {

@@ -269,7 +269,8 @@ impl Outbox {
         &self.wake
     }
 
-    fn wake_thread(&self) {
+    /// Ends the wait of the connection's thread.
+    pub fn wake_thread(&self) {
         if self.asleep.load(Ordering::SeqCst) {
             self.wake.signal();
         }

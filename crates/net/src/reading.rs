@@ -21,6 +21,10 @@ const LONG_PAYLOAD_BYTES: u32 = 32 << 10;
 const STEP_BYTES: usize = 128 << 10;
 /// A thread that waits looks at its deadlines this often.
 const TICK: Duration = Duration::from_millis(100);
+/// The same on a connection on which nothing is due. A call that begins meanwhile is looked after from its end on: it is shorter than
+/// [`SILENCE`], and a call with less time wakes the thread.
+pub(crate) const DOZE: Duration = Duration::from_secs(1);
+const _: () = assert!(DOZE.as_millis() < SILENCE.as_millis());
 /// How long a refused peer may take to read why.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -213,7 +217,7 @@ impl<'a> Reader<'a> {
         readable
     }
 
-    /// Waits a tick at most: for bytes of the peer if `reading`, for room in the socket if something is to be written,
+    /// Waits a tick at most, on an idle connection [`DOZE`]: for bytes of the peer if `reading`, for room in the socket if something is to be written,
     /// for other threads. Then writes, and checks the deadlines. Returns whether the socket has something to read.
     fn wait(&mut self, reading: bool) -> Result<bool, ReadError> {
         let Connection { stream, outbox, .. } = self.connection;
@@ -223,7 +227,8 @@ impl<'a> Reader<'a> {
         flags.set(PollFlags::OUT, unsent);
         let wake = outbox.wake().fd();
         let mut fds = [PollFd::new(&stream.0, flags), PollFd::new(&wake, PollFlags::IN)];
-        let timeout = Timespec { tv_sec: 0, tv_nsec: TICK.as_nanos() as i64 };
+        let doze = if reading && !unsent && self.may_doze() { DOZE } else { TICK };
+        let timeout = Timespec { tv_sec: doze.as_secs() as i64, tv_nsec: i64::from(doze.subsec_nanos()) };
         self.looked = Instant::now();
         let polled = poll(&mut fds, Some(&timeout));
         let (socket, woken) = (fds[0].revents(), !fds[1].revents().is_empty());
@@ -245,6 +250,14 @@ impl<'a> Reader<'a> {
         self.check_greeting(now)?;
         self.sweep(now);
         Ok(socket.intersects(PollFlags::IN | PollFlags::HUP | PollFlags::ERR))
+    }
+
+    /// Whether nothing is due before a call that begins from now on: no frame has begun, no call has no answer, and the peer has greeted.
+    /// Asked once [`Outbox::begin_wait`](crate::outbox::Outbox::begin_wait) has announced the wait, so that a call sees the wait or is seen.
+    fn may_doze(&self) -> bool {
+        let connection = self.connection;
+        let is_idle = connection.idle.load(Ordering::Relaxed) && connection.is_admitted();
+        is_idle && self.expired.is_none() && !connection.has_calls()
     }
 
     /// Ends the connection if the peer takes nothing of what waits for it.

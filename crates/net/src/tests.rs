@@ -5,7 +5,7 @@ use crate::*;
 use bytes::Bytes;
 use std::io::{Read, Write};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tessera_wire::*;
 
 /// Answers the greeting; echoes a put's payload as a get would; fails a request on demand.
@@ -174,6 +174,26 @@ fn errors_timeouts_and_dead_peers_are_answers() {
     server.stop();
     let gone = dialer.call_wait(&endpoint, &meta::Commit::default(), vec![], WAIT).unwrap_err();
     assert_eq!(gone.code(), Code::Unavailable);
+}
+
+/// A connection's thread that waits for long, because nothing was due, ends a call in time that begins meanwhile.
+#[test]
+fn a_short_call_on_an_idle_connection_ends_in_time() {
+    let server = server(&["127.0.0.1:0".parse().unwrap()]);
+    let endpoint = server.endpoints()[0].clone();
+    let least = (0..3).map(|_| {
+        let dialer = dialer();
+        dialer.call_wait(&endpoint, &data::GetFragments::default(), Vec::new(), WAIT).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        let began = Instant::now();
+        let timeout = Duration::from_millis(150);
+        let late = dialer.call_wait(&endpoint, &meta::GetStatus::default(), Vec::new(), timeout).unwrap_err();
+        assert_eq!(late.code(), Code::Timeout);
+        began.elapsed()
+    });
+    // A busy machine may be late once.
+    let least = least.min().unwrap();
+    assert!(least < Duration::from_millis(600), "after {least:?}");
 }
 
 /// Each call has one result, also those whose connection is still being opened, and a callback may call again.
