@@ -98,3 +98,18 @@ fn p11_a_voter_whose_directory_is_gone_stops() {
     assert_eq!(voter.id(), 0);
     assert!(!dir.path().join("disk").exists(), "it does not begin anew there");
 }
+
+/// Its thread leaves a spare voter's ticks for later, so none may be due. A member has votes and elections to tend.
+#[test]
+fn a_spare_voter_asks_for_nothing_and_a_member_does() {
+    let mut spare = open(&SimDisk::new(6));
+    assert!(spare.peer().is_spare());
+    for second in 0..60 {
+        (0..10).for_each(|_| spare.handle(second * 1_000_000_000, Input::Tick));
+        assert!(spare.poll().is_none(), "after {second} s");
+    }
+    let mut member = voting(&SimDisk::new(7));
+    assert!(!member.peer().is_spare());
+    (0..60).for_each(|_| member.handle(0, Input::Tick));
+    assert!(member.poll().is_some(), "it asks who else there is");
+}

@@ -79,6 +79,13 @@ impl Peer {
         self.standing.leader.is_some_and(|leader| self.is_heard(leader))
     }
 
+    /// Whether the group goes on without this peer, which asks nobody to be let in: nothing is due at its ticks.
+    #[must_use]
+    pub fn is_spare(&self) -> bool {
+        let is_member = message::member(self.membership(), self.id()).is_some();
+        !is_member && self.config.member.kind() == PeerKind::Voter && !self.memory.asks()
+    }
+
     /// Introduces this peer, if it should.
     pub(super) fn seek(&mut self) {
         let is_member = message::member(self.membership(), self.id()).is_some();

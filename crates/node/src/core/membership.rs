@@ -124,6 +124,15 @@ impl NodeCore {
         if self.membership.token.is_none() { self.membership.next_call_ns } else { i64::MAX }
     }
 
+    /// When to look again. While a call is under way that is when the next one is due if the answer comes in time: its arrival then changes
+    /// no deadline, and wakes no timer.
+    pub(super) fn timer_deadline_ns(&self) -> i64 {
+        match self.membership.token.is_some() && self.now_ns < self.membership.next_call_ns {
+            true => self.membership.next_call_ns,
+            false => self.membership_deadline_ns(),
+        }
+    }
+
     pub(super) fn run_membership(&mut self) {
         if self.now_ns >= self.membership_deadline_ns() {
             if self.membership.joined { self.beat() } else { self.register() }

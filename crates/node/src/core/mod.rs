@@ -228,7 +228,7 @@ impl NodeCore {
 
     /// When to call [`Self::handle`] with [`Event::Tick`] if no other event comes first.
     pub fn next_deadline_ns(&self) -> i64 {
-        let mut deadline = self.membership_deadline_ns();
+        let mut deadline = self.timer_deadline_ns();
         if !self.ops.is_empty() {
             deadline = deadline.min(self.now_ns.saturating_add(ms(1_000)));
         }
