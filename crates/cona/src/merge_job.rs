@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use tessera_failpoint as failpoint;
 
@@ -25,6 +25,11 @@ const AHEAD_BYTES: u32 = 512 << 10;
 
 /// Records after which a merge asks for the values of as many that it writes anew.
 const VALUES_AHEAD: usize = 64;
+
+/// A thread without work looks again after this long even if nothing signals.
+const IDLE: Duration = Duration::from_secs(5);
+/// The same after a failure, which may pass.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Work in progress.
 #[derive(Default)]
@@ -103,13 +108,15 @@ impl Shared {
             if self.stopping.load(Ordering::Acquire) {
                 return;
             }
-            if matches!(self.work_step(), Ok(true)) {
-                continue;
-            }
-            // Nothing to do, or a failure that may pass: wait for a signal, with a timeout.
+            let wait = match self.work_step() {
+                Ok(true) => continue,
+                // Whatever makes work signals. A store at rest should not wake its machine.
+                Ok(false) => IDLE,
+                Err(_) => AGAIN,
+            };
             let mut signal = self.signal.lock();
             if *signal == seen && !self.stopping.load(Ordering::Acquire) {
-                self.changed.wait_for(&mut signal, std::time::Duration::from_millis(200));
+                self.changed.wait_for(&mut signal, wait);
             }
         }
     }
