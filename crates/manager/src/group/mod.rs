@@ -311,6 +311,7 @@ impl Manager {
             event => {
                 let is_tick = matches!(event, Event::Tick);
                 if is_tick {
+                    self.unconfirmed.tick();
                     self.tick(now_ns);
                 }
                 if let State::Leading(core) = &mut self.state {
@@ -447,7 +448,9 @@ impl Manager {
         while let Some(action) = core.poll() {
             match action {
                 Action::Reply { is_settled: false, .. } if !failpoint::is_active("manager.reads_unconfirmed") => {
-                    self.unconfirmed.hold(action);
+                    // Alone a manager confirms without a message.
+                    let waits = self.peer.membership().voters.len() > 1 && replies::is_patient(&action);
+                    self.unconfirmed.hold(action, waits);
                 }
                 action => self.actions.push_back(GroupAction::Core(action)),
             }

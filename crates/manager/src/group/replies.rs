@@ -1,9 +1,14 @@
 //! Replies that wait until the group has confirmed that their manager leads.
+//!
+//! A round is a message to every peer and its answer. Others wait for most replies, so a round begins at once. The heartbeats of nodes at
+//! rest are the exception: of a large cluster they alone would ask for a hundred rounds a second, so they wait for the next tick or the next round.
 
 use crate::core::Action;
+use prost::Message;
 use std::collections::VecDeque;
 use tessera_failpoint as failpoint;
-use tessera_wire::Error;
+use tessera_wire::meta::HeartbeatReply;
+use tessera_wire::{Error, Kind};
 
 #[derive(Default)]
 pub(super) struct Unconfirmed {
@@ -13,16 +18,43 @@ pub(super) struct Unconfirmed {
     under_way: Option<u64>,
     /// The last round that began.
     last: u64,
+    /// The last round that should not wait for the next tick.
+    urgent: u64,
+}
+
+/// Whether a reply may wait for a tick: it lets a node at rest go on as it does, whose lease is much longer.
+pub(super) fn is_patient(action: &Action) -> bool {
+    let Action::Reply { kind: Kind::Heartbeat, result: Ok(body), .. } = action else { return false };
+    let says_nothing = |reply: HeartbeatReply| {
+        reply.tasks.is_empty() && reply.deletes.is_empty() && reply.pgs.is_empty() && !reply.must_register
+    };
+    HeartbeatReply::decode(&body[..]).is_ok_and(says_nothing)
 }
 
 impl Unconfirmed {
-    pub(super) fn hold(&mut self, action: Action) {
+    /// Holds a reply; with `waits` the round need not begin before the next tick.
+    pub(super) fn hold(&mut self, action: Action, waits: bool) {
         self.waiting.push_back((self.last + 1, action));
+        if !waits {
+            self.urgent = self.last + 1;
+        }
     }
 
-    /// The number of a round to begin now, if replies wait and none is under way.
+    /// A tick: what waits now is due.
+    pub(super) fn tick(&mut self) {
+        if self.wants_round() {
+            self.urgent = self.last + 1;
+        }
+    }
+
+    /// Whether replies wait that the round under way does not confirm.
+    fn wants_round(&self) -> bool {
+        self.waiting.back().is_some_and(|(round, _)| *round > self.last)
+    }
+
+    /// The number of a round to begin now, if replies wait that are due and none is under way.
     pub(super) fn next_round(&mut self) -> Option<u64> {
-        let is_due = self.under_way.is_none() && self.waiting.back().is_some_and(|(round, _)| *round > self.last);
+        let is_due = self.under_way.is_none() && self.wants_round() && self.urgent > self.last;
         if !is_due {
             return None;
         }
@@ -59,5 +91,39 @@ impl Unconfirmed {
             action
         });
         refused.collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reply(kind: Kind, body: &HeartbeatReply) -> Action {
+        let result = Ok(body.encode_to_vec().into());
+        Action::Reply { connection: 1, request_id: 1, kind, result, is_settled: false }
+    }
+
+    #[test]
+    fn nodes_at_rest_wait_for_a_tick_and_nobody_else_does() {
+        let rest = HeartbeatReply { lease_ms: 5_000, ..HeartbeatReply::default() };
+        let work = HeartbeatReply { deletes: vec![Default::default()], ..rest.clone() };
+        assert!(is_patient(&reply(Kind::Heartbeat, &rest)));
+        assert!(!is_patient(&reply(Kind::Heartbeat, &work)) && !is_patient(&reply(Kind::GetStatus, &rest)));
+        let mut held = Unconfirmed::default();
+        held.tick();
+        held.hold(reply(Kind::Heartbeat, &rest), true);
+        assert_eq!(held.next_round(), None);
+        held.tick();
+        assert_eq!(held.next_round(), Some(1));
+        // What comes while a round is under way needs the next one.
+        held.hold(reply(Kind::Heartbeat, &rest), true);
+        assert_eq!(held.confirmed(1).len(), 1);
+        assert_eq!(held.next_round(), None);
+        held.hold(reply(Kind::GetStatus, &rest), false);
+        assert_eq!(held.next_round(), Some(2));
+        // A round that could not begin is tried again, without a tick.
+        held.take_back();
+        assert_eq!(held.next_round(), Some(2));
+        assert_eq!(held.confirmed(2).len(), 2);
     }
 }
