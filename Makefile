@@ -1,6 +1,6 @@
 # The ways in. `make` alone lists them; `make run` and `make test` are the two commands of the README.
 .DEFAULT_GOAL := help
-.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-approxssd bench-archsampler bench-cona bench-cona-study bench-failover bench-flash bench-flash-files bench-flash-levels bench-flash-record bench-flash-serve bench-gpu bench-index bench-mount bench-sampling bench-similarity bench-size bench-small jepsen miri query soak clean
+.PHONY: help run dist test test-arm check deny fmt fuzz bench bench-accel bench-approxssd bench-archsampler bench-cona bench-cona-study bench-failover bench-flash bench-flash-files bench-flash-levels bench-flash-record bench-flash-serve bench-gpu bench-index bench-mount bench-sampling bench-scale bench-similarity bench-size bench-small jepsen miri query soak clean
 
 help:           ## this list
 	@awk -F ' *## ' '/^[a-z-]+:.*## / { sub(":.*", "", $$1); printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -132,6 +132,11 @@ bench-gpu:      ## every kernel on a GPU beside the CPU, and what the GPU gives 
 bench-small:    ## a tree of small files (ARGS="--tree /usr/include"; default /usr) beside cp, borg, restic and rsync: CPU seconds and wall time; half an hour
 	cargo build --release -p tessera-cli
 	python3 bench/small.py $(ARGS)
+
+bench-scale:    ## ten million small files and 64 TB by name: rates, memory, restarts, lists, status over time; stores at rest (15 minutes, 30 GB of disk; ARGS="--files 1000000 --terabytes 6"); writes bench/results/scale.*
+	cargo build --release -p tessera-cli
+	cargo build --release -p tessera-client --example scale
+	python3 bench/scale.py $(ARGS)
 
 bench-size:     ## managers with 3·10^7 chunks: restart, status, a standby that joins, fail-over (12 GB of disk); writes bench/results/size.*
 	cargo build --release -p tessera-cli
