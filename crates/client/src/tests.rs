@@ -303,6 +303,27 @@ fn directories_names_and_attributes() {
     assert_eq!(client.list(&StorePath::root()).unwrap().len(), 1);
 }
 
+/// A page is asked for when the one before has been taken, and what is removed meanwhile ends nothing.
+#[test]
+fn a_long_directory_comes_page_by_page() {
+    let config = Config { max_list_entries: 3, ..tessera_testkit::config() };
+    let (client, cluster) = client(Cluster::with_config(4, 1, config), Options::default());
+    (0..7).for_each(|i| drop(client.mkdir_all(&path(&format!("tess:/a/d{i}"))).unwrap()));
+    let name = |entry: tessera_wire::meta::Dirent| String::from_utf8(entry.name).unwrap();
+    let mut pages = client.list_pages(&path("tess:/a")).unwrap();
+    let mut next = || Some(pages.next()?.unwrap().into_iter().map(name).collect::<Vec<_>>());
+    let before = cluster.lock().count("List");
+    assert_eq!(next().unwrap(), ["d0", "d1", "d2"]);
+    assert_eq!(cluster.lock().count("List"), before + 1);
+    client.unlink(&path("tess:/a/d2"), true).unwrap();
+    client.unlink(&path("tess:/a/d4"), true).unwrap();
+    assert_eq!(next().unwrap(), ["d3", "d5", "d6"]);
+    assert_eq!(next(), None);
+    assert_eq!(client.list(&path("tess:/a")).unwrap().len(), 5);
+    let gone = client.list_pages(&path("tess:/b")).err().expect("there is no such directory");
+    assert_eq!(gone.code(), Code::NotFound);
+}
+
 /// Whoever removes a file gets no directory removed, whenever another client puts one in the file's place.
 #[test]
 fn a_removal_of_a_file_leaves_alone_the_directory_that_took_its_place() {
