@@ -125,7 +125,7 @@ impl Client {
     }
 
     /// Sends a request to the manager once and waits for the reply.
-    fn ask_once<R: Request>(&self, request: &R) -> Result<R::Reply, WireError> {
+    pub(crate) fn ask_once<R: Request>(&self, request: &R) -> Result<R::Reply, WireError> {
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         self.call_manager(request, 0, move |answer| drop(sender.send(answer)));
         let answer = receiver.recv().map_err(|_| WireError::new(Code::Unavailable, "the call was dropped"))?;

@@ -54,6 +54,7 @@ pub use path::{PathError, StorePath};
 pub use paths::{GetOptions, PutOptions, SmallPut};
 pub use read::core::{Opened, ReadReport};
 pub use read::describe::{DESCRIBED_FILES, Described};
+pub use read::whole::WholeFile;
 pub use read::{ReadHandle, Sink, WriteHoles};
 pub use tessera_net::boot_ns;
 pub use write::compact::Compacted;

@@ -160,6 +160,55 @@ fn readers_follow_packs_that_move() {
     );
 }
 
+/// P2: they come in one read, each as it was described, or not at all.
+#[test]
+fn small_files_that_were_described_are_read_together() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options { get_timeout_ms: 500, ..Options::default() });
+    let name = |i: u64| format!("f{i}");
+    let full = |i: u64| path(&format!("tess:/{}", name(i)));
+    let content = |i: u64| match i {
+        3 => Vec::new(),
+        5 => vec![0; 3_000],
+        _ => data(20_000, i + 1),
+    };
+    let files = (0..8).map(|i| small(&full(i).to_string(), content(i))).collect();
+    client.put_small(files, &[], &held(&client), &Cancel::default()).into_iter().for_each(|done| drop(done.unwrap()));
+    for i in 8..12 {
+        client.put(&full(i), &content(i)[..], PutOptions::default()).unwrap();
+    }
+    client.put(&full(12), &data(3_000_000, 13)[..], PutOptions::default()).unwrap();
+    client.mkdir(&full(13), false).unwrap();
+    let root = client.stat(&path("tess:/")).unwrap().ino;
+    let names: Vec<Vec<u8>> = (0..15).map(|i| name(i).into_bytes()).collect();
+    let (opened, gets) = (cluster.lock().count("OpenRead"), cluster.lock().count("GetFragments"));
+    let described = client.describe_names(root, &names).unwrap();
+    assert!(described[..13].iter().all(|file| file.lease_ms > 0), "each has a lease");
+    let check = |i: u64, file: &WholeFile| {
+        assert!(file.bytes()[..] == content(i), "file {i}");
+        assert_eq!(file.opened().attr.ino, client.stat(&full(i)).unwrap().ino);
+        assert_eq!(file.opened().version.size_bytes, content(i).len() as u64);
+    };
+    let read = client.read_described(described.clone());
+    (0..12).for_each(|i| check(i, read[i as usize].as_ref().unwrap()));
+    assert!(read[12..].iter().all(Option::is_none) && read.len() == 15, "no long file, directory, or absent one");
+    assert_eq!(cluster.lock().count("OpenRead"), opened);
+    let gets = cluster.lock().count("GetFragments") - gets;
+    assert!(gets <= 8, "{gets} requests to 8 nodes for 12 files");
+    let mut part = [0; 8];
+    let file = read[1].as_ref().unwrap();
+    assert_eq!((file.read_at(19_996, &mut part), &part[..4]), (4, &content(1)[19_996..]));
+    assert_eq!((file.read_at(20_000, &mut part), file.read_at(u64::MAX, &mut part)), (0, 0));
+    // The chunk of one goes, and with it what is known of the file.
+    client.unlink(&full(10), false).unwrap();
+    client.maintain(MaintenanceJob::Gc, true).unwrap();
+    cluster.lock().run(60_000);
+    client.context.cache.clear();
+    let read = client.read_described(described);
+    assert!(read[10].is_none());
+    (0..10).for_each(|i| check(i, read[i as usize].as_ref().unwrap()));
+    assert_eq!(client.read_report().bad, 0, "what was removed is not bad");
+}
+
 /// P2, P4: a small file is read without a session, and opened if its chunk is gone by then.
 #[test]
 fn small_files_are_described_at_once_and_read_without_a_session() {

@@ -16,13 +16,14 @@ use std::time::{Duration, Instant, SystemTime};
 use tessera_client::inodes::{NewFile, OnlyIf};
 use tessera_client::locate::Located;
 use tessera_client::{
-    Cancel, Client, FileError, Opened, ProgressFn, ReadHandle, RecallAnswer, Times, WriteDone, WriteHandle, boot_ns,
+    Cancel, Client, FileError, Opened, ProgressFn, ReadHandle, RecallAnswer, Times, WholeFile, WriteDone, WriteHandle,
+    boot_ns,
 };
 use tessera_mount::attr::nanoseconds;
 use tessera_mount::backend::{Backend, Drain, Reader, Writer};
 use tessera_mount::namespace::{KeptNames, Name};
 use tessera_policy::Policy;
-use tessera_wire::meta::{GetStatus, LockFence};
+use tessera_wire::meta::{GetStatus, LockFence, OpenReadReply};
 use tessera_wire::{Code, Error, Request};
 use tokio::sync::oneshot;
 
@@ -117,15 +118,30 @@ impl Writer for ClientWriter {
 }
 
 /// An open version of the client library.
-pub struct ClientReader(ReadHandle);
+pub enum ClientReader {
+    /// In a session.
+    Open(ReadHandle),
+    /// In memory.
+    Whole(WholeFile),
+}
 
 impl Reader for ClientReader {
     async fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<usize, FileError> {
-        self.0.read_at(offset, out)
+        match self {
+            ClientReader::Open(handle) => handle.read_at(offset, out),
+            ClientReader::Whole(file) => Ok(file.read_at(offset, out)),
+        }
     }
 
     fn opened(&self) -> &Opened {
-        self.0.opened()
+        match self {
+            ClientReader::Open(handle) => handle.opened(),
+            ClientReader::Whole(file) => file.opened(),
+        }
+    }
+
+    fn is_in_memory(&self) -> bool {
+        matches!(self, ClientReader::Whole(_))
     }
 }
 
@@ -168,7 +184,15 @@ impl Backend for FuseBackend {
     }
 
     async fn open_read(&self, ino: u64, version: u64, first: Range<u64>) -> Result<ClientReader, FileError> {
-        self.client.read_inode(ino, version, first).map(ClientReader)
+        self.client.read_inode(ino, version, first).map(ClientReader::Open)
+    }
+
+    async fn describe(&self, directory: u64, names: &[Vec<u8>]) -> Result<Vec<OpenReadReply>, Error> {
+        self.client.describe_names(directory, names)
+    }
+
+    async fn read_described(&self, files: Vec<OpenReadReply>) -> Vec<Option<ClientReader>> {
+        self.client.read_described(files).into_iter().map(|file| file.map(ClientReader::Whole)).collect()
     }
 
     async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<ClientWriter, FileError> {

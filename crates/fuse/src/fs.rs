@@ -296,6 +296,7 @@ impl Filesystem for TesseraFs {
         }
         answer!(block_on(self.mount.open(req.pid(), ino.0, writes(flags))), reply, Opened { handle, keep_cache, direct } => {
             reply.opened(FileHandle(handle), open_flags(keep_cache, direct));
+            block_on(self.mount.read_ahead());
         });
     }
 

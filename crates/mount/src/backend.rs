@@ -125,6 +125,11 @@ pub trait Reader: 'static {
     fn len_bytes(&self) -> u64 {
         self.opened().version.size_bytes
     }
+
+    /// Whether all of the version is in memory: no session keeps the file, or the version in the store.
+    fn is_in_memory(&self) -> bool {
+        false
+    }
 }
 
 /// A background task that the shell runs until it ends: [`crate::spool::staged::Drain`].
@@ -239,6 +244,16 @@ pub trait Backend: 'static {
     /// # Errors
     /// There is no such version, or the manager does not answer.
     async fn open_read(&self, ino: u64, version: u64, first: Range<u64>) -> Result<Self::Reader, FileError>;
+
+    /// Describes small files of a directory for [`Backend::read_described`], at most 128 of them, each under a lease if the manager grants
+    /// one. One that is not described has no attributes. Asks once.
+    ///
+    /// # Errors
+    /// The manager refuses, or does not answer.
+    async fn describe(&self, directory: u64, names: &[Vec<u8>]) -> Result<Vec<OpenReadReply>, Error>;
+
+    /// Reads files that were described into memory. None: the file must be opened; its chunks may be gone.
+    async fn read_described(&self, files: Vec<OpenReadReply>) -> Vec<Option<Self::Reader>>;
 
     /// Opens a write session: what is written overwrites parts of the current version (`patch`), or replaces all of it.
     /// With `if_version` (0: none) the session commits only while this is the current version.

@@ -7,7 +7,7 @@ use crate::lockers::Lockers;
 use crate::locks::Locks;
 use crate::namespace::driver::NamespaceDriver;
 use crate::namespace::{CacheStats, KeptNames, ListingLease, NameRef, Scope};
-use crate::open_file::{Files, RecentReaders};
+use crate::open_file::{ContentsAhead, Files, RecentReaders};
 use crate::ops::history::History;
 use crate::ops::opening::Handle;
 use crate::ops::rewrites::Rewrites;
@@ -47,6 +47,8 @@ pub struct Options {
     pub write_back: bool,
     /// The kernel keeps no name longer than that.
     pub keeps_names_for: Duration,
+    /// So many small files of a directory are opened in order before the contents of those that follow are fetched.
+    pub ahead_after: u32,
     /// The spool for files whose write mode asks for it; none: they are written like all other files.
     pub spool: Option<SpoolConfig>,
 }
@@ -87,6 +89,8 @@ pub struct Mount<B: Backend> {
     pub(crate) files: Files<B>,
     /// Versions that were open a moment ago.
     pub(crate) recent: RecentReaders<B>,
+    /// Contents of files that programs will open next.
+    pub(crate) ahead: ContentsAhead<B>,
     pub(crate) handles: Mutex<HashMap<u64, Arc<Handle<B>>>>,
     pub(crate) last_handle: AtomicU64,
     pub(crate) history: History,
@@ -113,6 +117,7 @@ impl<B: Backend> Mount<B> {
             kernel: Mutex::new(KernelCache::new(options.write_back)),
             files: Files::default(),
             recent: RecentReaders::default(),
+            ahead: ContentsAhead::default(),
             handles: Mutex::default(),
             last_handle: AtomicU64::new(0),
             history: History::default(),
@@ -123,6 +128,7 @@ impl<B: Backend> Mount<B> {
             speeds: Mutex::default(),
             defers_creates: options.defers_creates,
         };
+        mount.namespace.with(|core, _| core.following.after = options.ahead_after);
         (mount, Queues { pushes: to_push.map(Queue::new), rewrites: Queue::new(to_rewrite) })
     }
 
@@ -132,6 +138,7 @@ impl<B: Backend> Mount<B> {
         // Before the kernel is told, which may get the answer to an earlier request right after that.
         self.changed_elsewhere(inos.unwrap_or_default());
         self.recent.forget(inos);
+        self.ahead.forget(inos);
         let kept = self.namespace.recalled(inos);
         match inos {
             // For requests that arrived since, and were answered by what was cached here.

@@ -250,6 +250,7 @@ pub const OF_MOUNTS: &[(&str, Theme)] = &[
     ("manager.no_recall", Theme::Mixed),
     ("manager.repeats_apply", Theme::Mixed),
     ("mount.close_gives_up_flock_early", Theme::Locks),
+    ("mount.content_ahead_is_stale", Theme::Mixed),
     ("mount.create_in_flight_untold", Theme::Creates),
     ("mount.cut_bytes_not_blanked", Theme::Spool),
     ("mount.cut_is_forgotten", Theme::Mixed),

@@ -7,7 +7,7 @@ use crate::error::{Cause, Error, FileError};
 use crate::path::StorePath;
 use bytes::Bytes;
 use std::io::Write;
-use tessera_wire::Code;
+use tessera_wire::{Code, Error as WireError};
 use tessera_wire::meta::{DescribeReads, DescribeReadsReply, ListExtentsReply, OpenRead, OpenReadReply};
 
 /// Files that one request describes.
@@ -39,8 +39,7 @@ impl Client {
             ..OpenRead::default()
         };
         let files = places.iter().flatten().map(|(parent, name)| open((parent.ino, name))).collect();
-        let request = DescribeReads { files, known_map_version: self.context.view.read().known_version() };
-        let reply = self.ask(&request)?;
+        let reply = self.ask(&self.describe_request(files, false))?;
         let asked = places.iter().zip(&mut all).filter(|(place, _)| place.is_some());
         for ((_, described), file) in asked.zip(self.note_described(reply)) {
             *described = file;
@@ -51,9 +50,24 @@ impl Client {
     /// Describes the current versions of files by their inode numbers. Those that must be opened are left out.
     pub(crate) fn describe_inodes(&self, inos: &[u64]) -> Result<Vec<Box<OpenReadReply>>, Error> {
         let files = inos.iter().map(|ino| OpenRead { ino: *ino, ..OpenRead::default() }).collect();
-        let request = DescribeReads { files, known_map_version: self.context.view.read().known_version() };
-        let reply = self.ask(&request)?;
+        let reply = self.ask(&self.describe_request(files, false))?;
         Ok(self.note_described(reply).flatten().map(|Described(known)| known).collect())
+    }
+
+    /// Describes small files of a directory, at most [`DESCRIBED_FILES`], each under a lease if the manager grants one: for
+    /// [`Client::read_described`]. Asks once.
+    ///
+    /// # Errors
+    /// The manager refuses, or does not answer.
+    pub fn describe_names(&self, parent: u64, names: &[Vec<u8>]) -> Result<Vec<OpenReadReply>, WireError> {
+        let open = |name: &Vec<u8>| OpenRead { parent, name: name.clone(), ..OpenRead::default() };
+        let reply = self.ask_once(&self.describe_request(names.iter().map(open).collect(), true))?;
+        self.context.view.write().learn(&reply.classes, reply.map.as_ref());
+        Ok(reply.files)
+    }
+
+    fn describe_request(&self, files: Vec<OpenRead>, want_leases: bool) -> DescribeReads {
+        DescribeReads { files, known_map_version: self.context.view.read().known_version(), want_leases }
     }
 
     /// Notes classes and map, and returns the files.
@@ -117,10 +131,14 @@ impl WriteHoles for Kept {
 
 impl Described {
     /// `None`: the file is not described, or too long.
-    fn of(reply: OpenReadReply) -> Option<Described> {
+    pub(super) fn of(reply: OpenReadReply) -> Option<Described> {
         let size_bytes = reply.version.as_ref()?.size_bytes;
         let to = reply.extents.as_ref().map(|ListExtentsReply { next_offset, .. }| *next_offset)?;
         let is_whole = reply.attr.is_some() && size_bytes <= MOST_BYTES && to >= size_bytes;
         is_whole.then(|| Described(Box::new(OpenReadReply { session_id: 0, ..reply })))
+    }
+
+    pub(super) fn into_reply(self) -> OpenReadReply {
+        *self.0
     }
 }

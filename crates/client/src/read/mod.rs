@@ -4,7 +4,9 @@ pub mod cache;
 #[cfg_attr(not(test), deny(clippy::disallowed_methods))]
 pub mod core;
 pub(crate) mod describe;
+pub(crate) mod whole;
 
+use crate::config::Options;
 use crate::context::Context;
 use crate::driver::{Driven, Driver};
 use crate::error::{Cause, FileError};
@@ -101,8 +103,14 @@ pub struct ReadHandle {
 
 impl ReadHandle {
     pub(crate) fn open(context: &Arc<Context>, params: ReadParams) -> Result<Self, FileError> {
+        let options = context.options.clone();
+        Self::open_with(context, params, options)
+    }
+
+    /// As [`ReadHandle::open`], with other options than the client has.
+    fn open_with(context: &Arc<Context>, params: ReadParams, options: Arc<Options>) -> Result<Self, FileError> {
         let file = params.file.clone();
-        let (options, view, cache) = (context.options.clone(), context.view.clone(), context.cache.clone());
+        let (view, cache) = (context.view.clone(), context.cache.clone());
         let core = ReadCore::new(params, options, view, cache, context.seed());
         let driver = Driver::new(core, context.clone());
         driver.post_and_drive([ReadRequest::Open]);

@@ -4,7 +4,7 @@ use super::*;
 use crate::db::meta::draw;
 use crate::namespace::inodes::root_if_none;
 use crate::namespace::names;
-use tessera_wire::meta::List;
+use tessera_wire::meta::{DescribeReadsReply, List};
 
 impl ManagerCore {
     pub(super) fn request(&mut self, origin: Origin, client_id: u64, body: Bytes) {
@@ -181,6 +181,7 @@ impl ManagerCore {
         let result = match registry::read(&mut view!(self), client_id, kind, &body) {
             Some(Ok(ReadReply::Plain(reply))) => Ok(reply),
             Some(Ok(ReadReply::Leased(entry))) => Ok(self.lease(origin, *entry)),
+            Some(Ok(ReadReply::Described(reply))) => Ok(self.lease_described(origin, *reply)),
             Some(Err(failure)) => Err(failure.into_wire()),
             None => Err(Error::new(Code::Unsupported, format!("{} is not for a manager", kind.name()))),
         };
@@ -201,6 +202,16 @@ impl ManagerCore {
                 self.granted(ino, |leases, ino, until, max| leases.grant(&[ino], origin.connection, until, max));
         }
         entry.encode_to_vec().into()
+    }
+
+    /// Encodes descriptions of files, each with a lease on its inode if that can be granted.
+    fn lease_described(&mut self, origin: Origin, mut reply: DescribeReadsReply) -> Bytes {
+        for file in &mut reply.files {
+            let ino = file.attr.as_ref().map(|attr| attr.ino);
+            file.lease_ms =
+                self.granted(ino, |leases, ino, until, max| leases.grant(&[ino], origin.connection, until, max));
+        }
+        reply.encode_to_vec().into()
     }
 
     /// Duration of the lease on the names that a client lists; 0: it gets none.

@@ -33,6 +33,7 @@ macro_rules! table {
         committed_reads { $($committed:ident => $list:expr;)* }
         reads { $($read:ident => $answer:expr;)* }
         leased_reads { $($leased:ident => $entry:expr;)* }
+        descriptions { $($description:ident => $describe:expr;)* }
         reports { $($report:ident => $take_in:expr, $reply:expr;)* }
     ) => {
         /// A mutating request or internal command, decoded.
@@ -136,6 +137,14 @@ macro_rules! table {
                         false => ReadReply::Plain(encode_reply(&r, entry)?),
                     })
                 }),)*
+                $(Kind::$description => decode::<$description>(kind.name(), body).and_then(|r| {
+                    let describe: fn(&View<'_>, &$description) -> Result<DescribeReadsReply> = $describe;
+                    let reply = describe(view, &r)?;
+                    Ok(match r.want_leases {
+                        true => ReadReply::Described(Box::new(reply)),
+                        false => ReadReply::Plain(encode_reply(&r, reply)?),
+                    })
+                }),)*
                 _ => return None,
             })
         }
@@ -233,7 +242,6 @@ table! {
     reads {
         OpenRead => reads::open_read;
         ListExtents => |view, _, r| reads::list_extents(view, r);
-        DescribeReads => |view, _, r| reads::describe_reads(view, r);
         ListUnpacked => |view, _, r| unpacked::list(view, r);
         RenewSession => |view, _, r| reads::renew(view, r);
         GetMap => |view, _, r| delta::get_map(view, r);
@@ -243,6 +251,9 @@ table! {
         Resolve => names::resolve;
         Lookup => names::lookup;
         GetAttr => names::get_attr;
+    }
+    descriptions {
+        DescribeReads => reads::describe_reads;
     }
     reports {
         Heartbeat => heartbeat::take_in, heartbeat::reply;
@@ -264,6 +275,8 @@ pub enum ReadReply {
     Plain(Bytes),
     /// An entry that the client may cache if leases on its inode and path are granted.
     Leased(Box<Entry>),
+    /// Files that the client may cache if leases on their inodes are granted.
+    Described(Box<DescribeReadsReply>),
 }
 
 impl ReadReply {
@@ -272,6 +285,7 @@ impl ReadReply {
         match self {
             ReadReply::Plain(reply) => reply,
             ReadReply::Leased(entry) => entry.encode_to_vec().into(),
+            ReadReply::Described(reply) => reply.encode_to_vec().into(),
         }
     }
 }

@@ -82,6 +82,33 @@ fn what_is_looked_up_ahead_is_recalled_like_what_was_asked_for() {
     assert_eq!(look_up(&mut rig, 9)[1].1.attr.as_ref().unwrap().mode, 0o600);
 }
 
+#[test]
+fn a_file_that_was_described_is_recalled_like_one_that_was_looked_up() {
+    let mut rig = rig();
+    rig.put(1, "g", b"a").unwrap();
+    rig.mkdir(1, "directory");
+    let describe = |rig: &mut Rig, want_leases| {
+        let open = |name: &str| OpenRead { parent: 1, name: name.into(), ..OpenRead::default() };
+        let files = ["f", "directory", "absent", "g"].map(open).to_vec();
+        let request = DescribeReads { files, want_leases, ..DescribeReads::default() };
+        let reply: DescribeReadsReply = rig.ask_as(Role::Client, ALICE, &request).unwrap();
+        reply.files
+    };
+    let leases_ms = |files: &[OpenReadReply]| files.iter().map(|file| file.lease_ms).collect::<Vec<_>>();
+    let ino = describe(&mut rig, false)[3].attr.as_ref().unwrap().ino;
+    let id = chmod(&mut rig, BOB, ino);
+    assert!(rig.replies[&id].is_ok(), "nobody asked for a lease");
+    assert_eq!(leases_ms(&describe(&mut rig, true)), [LEASE_MS, 0, 0, LEASE_MS]);
+    let id = chmod(&mut rig, BOB, ino);
+    assert!(!rig.replies.contains_key(&id), "applied before the holder was asked");
+    assert_eq!(leases_ms(&describe(&mut rig, true)), [LEASE_MS, 0, 0, 0], "about to change: no new lease");
+    let recall = rig.calls.pop_front().expect("a recall");
+    assert_eq!(RecallLease::decode(recall.body).unwrap().inos, [ino]);
+    rig.answer(recall.token, Ok(Bytes::from(Ack {}.encode_to_vec())));
+    rig.settle();
+    assert!(rig.replies[&id].is_ok());
+}
+
 /// While a rename waits for a lease on the inode it moves, its target becomes the name of a new file that CAROL caches.
 #[test]
 pub(super) fn a_command_that_waited_recalls_what_its_names_stand_for_by_then() {

@@ -274,7 +274,7 @@ fn many_reads_are_described_at_once() {
     rig.put(1, "own", &[9]).unwrap();
     let names = ["own", "second", "directory", "empty", "absent", "", "pieces", "too many", "second"];
     let open = |name: &str| OpenRead { parent: 1, name: name.into(), ..OpenRead::default() };
-    let request = DescribeReads { files: names.map(open).to_vec(), known_map_version: 0 };
+    let request = DescribeReads { files: names.map(open).to_vec(), ..DescribeReads::default() };
     let reply = rig.ask(&request).unwrap();
     assert_eq!(reply.files.len(), names.len());
     assert_eq!(rig.core.soft.sessions.len(), 0, "nothing is open");
@@ -293,7 +293,7 @@ fn many_reads_are_described_at_once() {
     }
     assert_eq!(reply.classes.iter().map(|class| class.class_id).collect::<BTreeSet<_>>(), classes);
     assert_eq!(reply.map.unwrap().pgs.iter().map(|pg| pg.pg_id).collect::<BTreeSet<_>>(), pgs);
-    let request = DescribeReads { files: vec![open("first"); 129], known_map_version: 0 };
+    let request = DescribeReads { files: vec![open("first"); 129], ..DescribeReads::default() };
     assert_eq!(rig.ask(&request).unwrap_err().code(), Code::Invalid);
 }
 

@@ -161,6 +161,8 @@ impl<B: Backend> NamespaceDriver<B> {
             for NamedEntry { name, entry } in &entry.ahead {
                 entry.iter().for_each(|entry| core.cache.fetched_ahead(stamp, (parent, name), entry));
             }
+            core.following.note(parent, entry.attr.iter().map(|attr| (name, attr)));
+            core.following.note(parent, entry.ahead.iter().filter_map(named_attr));
         });
         Ok(entry.into())
     }
@@ -367,6 +369,10 @@ impl State {
     }
 }
 
+fn named_attr(NamedEntry { name, entry }: &NamedEntry) -> Option<(&[u8], &Attr)> {
+    Some((name, entry.as_ref()?.attr.as_ref()?))
+}
+
 fn say_taken(ino: u64, parent: u64) {
     tracing::error!(ino, parent, "another client's file has the name of a new file, which is lost");
 }
@@ -383,6 +389,7 @@ pub async fn work<B: Backend>(mount: Weak<Mount<B>>) {
         let Some(mount) = mount.upgrade() else { return };
         driver.tick();
         mount.recent.expire(driver.backend.now_ns());
+        mount.ahead.expire(driver.backend.now_ns());
         if let Some((group, file)) = create {
             driver.create(group, &file).await;
         }

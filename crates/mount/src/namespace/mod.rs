@@ -22,6 +22,7 @@ mod deferred;
 mod delegations;
 pub mod driver;
 mod entry_cache;
+mod following;
 mod listings;
 mod shared;
 #[cfg(test)]
@@ -31,6 +32,7 @@ pub(crate) use deferred::Loss;
 pub(crate) use delegations::INOS;
 pub use entry_cache::{CacheStats, Name, NameRef};
 pub(crate) use entry_cache::{EntryAttr, Stamp};
+pub(crate) use following::Batch;
 pub use listings::KeptNames;
 pub(crate) use listings::{ListingLease, TOLD_NS};
 
@@ -39,6 +41,7 @@ use ahead::LookAhead;
 use deferred::{DeferredCreates, Next};
 use delegations::Delegations;
 use entry_cache::EntryCache;
+use following::FollowingFiles;
 use std::collections::{HashMap, VecDeque};
 use tessera_client::Times;
 use tessera_failpoint as failpoint;
@@ -200,6 +203,7 @@ enum Then {
 pub(crate) struct Namespace {
     pub cache: EntryCache,
     pub ahead: LookAhead,
+    pub following: FollowingFiles,
     pub delegations: Delegations,
     pub deferred: DeferredCreates,
     groups: HashMap<u64, Group>,

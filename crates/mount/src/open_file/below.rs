@@ -25,12 +25,28 @@ impl Below {
     }
 }
 
-/// Opens the current version, which the manager must know.
+/// Opens the current version, which the manager must know, in a session that keeps it.
 pub(super) async fn open_base<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome<Arc<B::Reader>> {
     mount.settle(ino).await?;
-    if let Some(recent) = mount.recent.current(mount, ino) {
+    if let Some(recent) = mount.recent.current(mount, ino, true) {
         return Ok(recent);
     }
+    open_current(mount, ino).await
+}
+
+/// As [`open_base`]; the version may also be in memory.
+pub(super) async fn open_to_read<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome<Arc<B::Reader>> {
+    mount.settle(ino).await?;
+    if let Some(recent) = mount.recent.current(mount, ino, false) {
+        return Ok(recent);
+    }
+    match mount.content_ahead(ino).await {
+        Some(version) => Ok(version),
+        None => open_current(mount, ino).await,
+    }
+}
+
+async fn open_current<B: Backend>(mount: &Mount<B>, ino: u64) -> Outcome<Arc<B::Reader>> {
     let asked_ns = mount.backend.now_ns();
     let opened = spooled::open_version(mount, ino, 0).await?;
     mount.recent.keep(ino, &opened, asked_ns);
@@ -53,6 +69,18 @@ impl<B: Backend> State<B> {
             self.lies_over(mount, &base);
         }
         Ok(self.base.insert(base).clone())
+    }
+
+    /// A version that is open has a session from now on: nothing else keeps it in the store, and the file if its last name goes.
+    ///
+    /// # Errors
+    /// As the open of a version. What is in memory can be read all the same.
+    pub(super) async fn keep_base(&mut self, mount: &Mount<B>) -> Outcome {
+        if let Some(base) = self.base.as_ref().filter(|base| base.is_in_memory()) {
+            let version = base.opened().version.version;
+            self.base = Some(spooled::open_version(mount, self.ino, version).await?);
+        }
+        Ok(())
     }
 
     /// Whether only a session keeps the file: it has no name on this mount, or none in a moment.

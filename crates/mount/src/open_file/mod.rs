@@ -7,6 +7,7 @@
 //!
 //! A file whose `write-mode` asks for it has a log in the spool instead of buffer and session ([`spooled`]).
 
+mod ahead;
 mod below;
 mod committing;
 mod pending;
@@ -17,6 +18,7 @@ mod spooled;
 mod table;
 mod uncut;
 
+pub use ahead::ContentsAhead;
 pub use recent::RecentReaders;
 pub use spooled::open_version;
 pub use table::{Files, IsClosed, Removal};
@@ -25,7 +27,7 @@ use crate::backend::{Backend, Reader};
 use crate::errno::{Outcome, failed};
 use crate::mount::Mount;
 use crate::namespace::EntryAttr;
-use below::{Below, open_base};
+use below::{Below, open_base, open_to_read};
 use bytes::Bytes;
 use futures_util::lock::{Mutex, MutexGuard};
 use pending::{NextLength, Pending};
@@ -36,6 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tessera_client::Times;
 use tessera_failpoint as failpoint;
 use tessera_policy::WriteMode;
+use tessera_wire::Attr;
 use uncut::Uncut;
 
 /// Bytes that wait before a write session is opened. Smaller files are committed in one request.
@@ -178,15 +181,17 @@ impl<B: Backend> OpenFile<B> {
         state.has_length.then(|| (state.size_bytes, state.pending.is_unsaved()))
     }
 
-    /// Opens the current version, as an open does, unless uncommitted changes wait.
+    /// Opens the current version, as an open does, unless uncommitted changes wait. `writes`: a handle that writes.
     ///
     /// # Errors
     /// As the open of a version.
-    pub async fn refresh(&self, mount: &Mount<B>) -> Outcome<Current> {
+    pub async fn refresh(&self, mount: &Mount<B>, writes: bool) -> Outcome<Current> {
         let mut state = self.state.lock().await;
         let uncommitted = state.pending.is_unsaved();
         if !uncommitted {
-            state.take_over(mount, open_base(mount, self.ino).await?);
+            let must_keep = writes || state.needs_session(mount) || mount.files.has_writers(self.ino);
+            let base = if must_keep { open_base(mount, self.ino).await } else { open_to_read(mount, self.ino).await };
+            state.take_over(mount, base?);
         }
         // A commit here drops the base; what it made is below the changes then.
         let version = state.base.as_ref().map_or(state.version, |base| base.opened().version.version);
@@ -266,7 +271,16 @@ impl<B: Backend> OpenFile<B> {
     /// # Errors
     /// As the open of a version.
     pub async fn pin(&self, mount: &Mount<B>) -> Outcome {
-        self.state.lock().await.base(mount).await.map(drop)
+        let mut state = self.state.lock().await;
+        state.base(mount).await?;
+        state.keep_base(mount).await
+    }
+
+    /// The file's attributes when its version was opened, if that is in memory: the store need not have the file any more.
+    pub async fn kept_attr(&self) -> Option<Attr> {
+        let state = self.state.lock().await;
+        let base = state.base.as_ref().filter(|base| base.is_in_memory())?;
+        Some(Attr { nlink: 0, ..base.opened().attr.clone() })
     }
 
     /// The last name may be gone: from now on the file always has a session that keeps it.

@@ -305,6 +305,8 @@ impl<B: Backend> State<B> {
         if self.mode != WriteMode::CompleteLocal || mount.settle(self.ino).await.is_err() {
             return false;
         }
+        // The log lies over it. What is lost lies under no log, either.
+        let _ = self.keep_base(mount).await;
         if self.version == 0 && self.base.is_none() && self.created.is_none() {
             // First use of the file on this mount: take version and length from one answer.
             (self.version, self.size_bytes) = (attr.version, attr.size_bytes);

@@ -228,7 +228,7 @@ impl<B: Backend> Mount<B> {
             return Ok(());
         }
         self.write_back(ino).await?;
-        let Current { version, size_bytes, .. } = file.refresh(self).await?;
+        let Current { version, size_bytes, .. } = file.refresh(self, true).await?;
         match self.refresh_kernel(ino, version, size_bytes).await {
             Ok(()) => {}
             Err(error) if is_gone(&error) => {}

@@ -73,7 +73,7 @@ impl<B: Backend> Mount<B> {
         }
     }
 
-    /// Opens a file for a thread of a program; 0: the kernel cannot name it.
+    /// Opens a file for a thread of a program; 0: the kernel cannot name it. [`Mount::read_ahead`] follows.
     ///
     /// # Errors
     /// `ESTALE`: the kernel must look the name up again. `EROFS` for an old version, and the store's.
@@ -86,7 +86,7 @@ impl<B: Backend> Mount<B> {
             return Ok(Opened { handle: self.add_handle(Handle::Version(version)), keep_cache: true, direct: false });
         }
         let (file, opening) = self.files.begin_open(ino, writes, self.backend.now_ns());
-        let Current { version, size_bytes, uncommitted } = match file.refresh(self).await {
+        let Current { version, size_bytes, uncommitted } = match file.refresh(self, writes).await {
             Ok(found) => found,
             Err(errno) => {
                 self.namespace.forget(&[ino]);
@@ -140,6 +140,9 @@ impl<B: Backend> Mount<B> {
             self.forget_attributes(ino);
         }
         let direct = self.is_direct(ino, writes) || !are_current && self.bypasses_pages();
+        if !writes {
+            self.plan_ahead(ino);
+        }
         Ok(Opened { handle: self.add_file(file, writes, !direct), keep_cache, direct })
     }
 
@@ -459,7 +462,7 @@ impl<B: Backend> Mount<B> {
 
     /// As an open: what other mounts wrote since a program opened the file belongs to it.
     async fn refresh_open(&self, file: &OpenFile<B>) -> Outcome {
-        let Current { version, size_bytes, uncommitted } = file.refresh(self).await?;
+        let Current { version, size_bytes, uncommitted } = file.refresh(self, true).await?;
         let mut kernel = self.kernel.lock();
         if !uncommitted && !kernel.shows(file.ino, version, size_bytes) {
             // Its pages are older, and a commit over this version does not bring the others.

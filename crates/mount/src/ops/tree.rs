@@ -210,8 +210,19 @@ impl<B: Backend> Mount<B> {
         let asked = self.asked(thread);
         match SyntheticInode::of(ino) {
             Some(_) => self.history.attr(self, ino).await,
-            None => Ok(self.seen(asked, self.known(ino).await.map_err(stale_if_gone)?.attr, false).await),
+            None => {
+                let attr = match self.known(ino).await {
+                    Err(Errno::ENOENT) => self.kept_attr(ino).await.ok_or(Errno::ESTALE)?,
+                    known => known?.attr,
+                };
+                Ok(self.seen(asked, attr, false).await)
+            }
         }
+    }
+
+    /// Attributes of a file that the store does not have any more, and that programs here have open all the same.
+    async fn kept_attr(&self, ino: u64) -> Option<Attr> {
+        self.files.get(ino)?.kept_attr().await
     }
 
     /// Changes attributes, and the length if `size_bytes` is given. Returns the attributes after that.
@@ -321,6 +332,7 @@ impl<B: Backend> Mount<B> {
         let removal = self.files.begin_removal(ino);
         // What is kept here must not keep the content.
         self.recent.forget(Some(&[ino]));
+        self.ahead.forget(Some(&[ino]));
         if let Some(file) = self.files.get(ino)
             && let Err(errno) = file.pin(self).await
         {

@@ -1,6 +1,7 @@
 //! The whole mount over a store in memory: answers that are lost, recalls and crashes at chosen moments. The simulator
 //! chooses the moments by a seed.
 
+mod ahead;
 mod conflicts;
 mod creates;
 mod cuts;
@@ -53,7 +54,7 @@ fn mount_with(
 ) -> (Arc<Mount<Client>>, Queues) {
     let spool = SpoolConfig { disk: Arc::new(disk.clone()), limit_bytes: 1 << 20, cluster_id: vec![1] };
     let keeps_names_for = Duration::from_secs(1);
-    let options = Options { defers_creates: true, write_back, keeps_names_for, spool: Some(spool) };
+    let options = Options { defers_creates: true, write_back, keeps_names_for, ahead_after: 2, spool: Some(spool) };
     let (mount, queues) = Mount::new(Arc::new(Client::new(store, seed)), options);
     (Arc::new(mount), queues)
 }

@@ -183,6 +183,12 @@ pub struct Store {
     pub lookups: Cell<u32>,
     /// Number of the versions that were opened.
     pub opens: Cell<u32>,
+    /// Number of the requests that described files, and of the files that were described.
+    pub descriptions: Cell<(u32, u32)>,
+    /// An answer to such a request takes so many rounds.
+    pub describe_rounds: Cell<u32>,
+    /// While set, the chunks of files that were described are gone.
+    pub chunks_are_gone: Cell<bool>,
     /// An answer of attributes takes so many rounds.
     pub get_rounds: Cell<u32>,
     /// A page of a listing has so many names at most; 0: any number.
@@ -497,6 +503,7 @@ impl Writer for Session {
 pub struct OpenVersion {
     opened: Opened,
     bytes: Vec<u8>,
+    is_in_memory: bool,
 }
 
 impl Reader for OpenVersion {
@@ -509,6 +516,10 @@ impl Reader for OpenVersion {
 
     fn opened(&self) -> &Opened {
         &self.opened
+    }
+
+    fn is_in_memory(&self) -> bool {
+        self.is_in_memory
     }
 }
 
@@ -635,7 +646,37 @@ impl Backend for Client {
         let number = files[&ino].iter().rposition(|v| wanted(&v)).map_or(0, |at| at as u64 + 1);
         let Version { id, bytes, .. } = files[&ino].iter().rev().find(wanted).cloned().unwrap_or_default();
         let version = VersionInfo { version: id, number, size_bytes: bytes.len() as u64, ..VersionInfo::default() };
-        Ok(OpenVersion { opened: Opened { attr, version, policy: Vec::new() }, bytes })
+        Ok(OpenVersion { opened: Opened { attr, version, policy: Vec::new() }, bytes, is_in_memory: false })
+    }
+
+    async fn describe(&self, directory: u64, names: &[Vec<u8>]) -> Result<Vec<OpenReadReply>, Error> {
+        let (requests, files) = self.store.descriptions.get();
+        self.store.descriptions.set((requests + 1, files + names.len() as u32));
+        let describe = |name: &Vec<u8>| {
+            let ino = *self.store.names.borrow().get(&(directory, name.clone()))?;
+            let Entry { attr, hints, lease_ms, .. } = self.store.entry(ino).ok()?;
+            let Version { id, bytes, .. } = self.store.current(ino);
+            let (number, size_bytes) = (self.store.versions(ino) as u64, bytes.len() as u64);
+            let version = Some(VersionInfo { version: id, number, size_bytes, ..VersionInfo::default() });
+            Some(OpenReadReply { attr, version, policy: hints, lease_ms, ..OpenReadReply::default() })
+        };
+        let described = names.iter().map(|name| describe(name).unwrap_or_default()).collect();
+        for _ in 0..self.store.describe_rounds.get() {
+            super::tasks::pause().await;
+        }
+        Ok(described)
+    }
+
+    async fn read_described(&self, files: Vec<OpenReadReply>) -> Vec<Option<OpenVersion>> {
+        let read = |file: OpenReadReply| {
+            let (attr, version) = (file.attr?, file.version?);
+            let files = self.store.files.borrow();
+            let kept = files.get(&attr.ino)?.iter().find(|kept| kept.id == version.version)?;
+            let opened = Opened { attr, version, policy: file.policy };
+            let is_there = !self.store.chunks_are_gone.get();
+            is_there.then(|| OpenVersion { opened, bytes: kept.bytes.clone(), is_in_memory: true })
+        };
+        files.into_iter().map(read).collect()
     }
 
     async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<Session, FileError> {

@@ -20,7 +20,7 @@ use tessera_mount::backend::{Backend, Drain, Reader, Writer};
 use tessera_mount::mount::Mount;
 use tessera_mount::namespace::Name;
 use tessera_policy::Policy;
-use tessera_wire::meta::LockFence;
+use tessera_wire::meta::{DescribeReads, LockFence, OpenRead, OpenReadReply};
 use tessera_wire::{Code, Error, Request};
 
 /// See the module.
@@ -106,6 +106,10 @@ impl Reader for BlockReader {
     fn opened(&self) -> &Opened {
         BlockReader::opened(self)
     }
+
+    fn is_in_memory(&self) -> bool {
+        !self.has_session()
+    }
 }
 
 impl Backend for SimBackend {
@@ -147,6 +151,17 @@ impl Backend for SimBackend {
 
     async fn open_read(&self, ino: u64, version: u64, _first: Range<u64>) -> Result<BlockReader, FileError> {
         self.store.open_read(ino, version).await
+    }
+
+    async fn describe(&self, directory: u64, names: &[Vec<u8>]) -> Result<Vec<OpenReadReply>, Error> {
+        let open = |name: &Vec<u8>| OpenRead { parent: directory, name: name.clone(), ..OpenRead::default() };
+        let files = names.iter().map(open).collect();
+        let request = DescribeReads { files, want_leases: true, ..DescribeReads::default() };
+        Ok(self.link.ask_once(&request, TIMEOUT_MS).await?.files)
+    }
+
+    async fn read_described(&self, files: Vec<OpenReadReply>) -> Vec<Option<BlockReader>> {
+        self.store.read_described(files).await
     }
 
     async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<BlockWriter, FileError> {

@@ -65,6 +65,8 @@ impl Host for MountHost {
             defers_creates: true,
             write_back: backend.kernel.has_write_back(),
             keeps_names_for: Duration::ZERO,
+            // Directories here have few names.
+            ahead_after: 0,
             spool: Some(spool),
         };
         let (mount, queues) = Mount::new(backend.clone(), options);
@@ -254,6 +256,10 @@ impl FileSystem for MountHost {
             false => Err(Errno::EIO),
         };
         self.hop().await;
+        if !writes {
+            let mount = self.mount.clone();
+            self.backend().env().spawn(self.backend().process(), async move { mount.read_ahead().await });
+        }
         opened.inspect_err(|_| self.backend().kernel.closed(file.ino)).map(|opened| self.opened(file, &opened))
     }
 

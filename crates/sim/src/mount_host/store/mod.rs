@@ -107,7 +107,21 @@ impl Store {
             };
             page = self.link.ask(next).await.map_err(refused("ListExtents"))?;
         }
-        Ok(BlockReader { link: self.link.clone(), opened, content, _session: session })
+        Ok(BlockReader { link: self.link.clone(), opened, content, session: Some(session) })
+    }
+
+    /// Reads files that were described. Some cannot be read.
+    pub async fn read_described(&self, files: Vec<OpenReadReply>) -> Vec<Option<BlockReader>> {
+        self.link.env().sleep_ms(self.link.random() % 5).await;
+        let read = |file: OpenReadReply| {
+            let (attr, version, extents) = (file.attr?, file.version?, file.extents?);
+            let mut content = vec![0; version.size_bytes as usize];
+            place(&extents, &mut content);
+            let opened = Opened { attr, version, policy: file.policy };
+            let are_gone = self.link.random().is_multiple_of(8);
+            (!are_gone).then(|| BlockReader { link: self.link.clone(), opened, content, session: None })
+        };
+        files.into_iter().map(read).collect()
     }
 
     /// Opens a write session on a file.
@@ -337,7 +351,8 @@ pub struct BlockReader {
     link: Link,
     opened: Opened,
     content: Vec<u8>,
-    _session: OpenSession,
+    /// None: the content was read as described.
+    session: Option<OpenSession>,
 }
 
 impl BlockReader {
@@ -351,6 +366,11 @@ impl BlockReader {
         let len = (self.content.len() - from).min(out.len());
         out[..len].copy_from_slice(&self.content[from..from + len]);
         Ok(len)
+    }
+
+    /// Whether a session keeps the version.
+    pub fn has_session(&self) -> bool {
+        self.session.is_some()
     }
 
     /// The version, and the file when it was opened.
