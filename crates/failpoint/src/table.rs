@@ -95,7 +95,10 @@ pub const ALL: &[(&str, &str)] = &[
     ("manager.standby_skips_entry", "a standby does not apply some entries (P7)"),
     ("manager.unproven_is_durable", "a chunk that a reader could not read answers dedup questions (P2)"),
     ("mount.close_gives_up_flock_early", "a close gives its flock up while what it wrote waits in the spool (P7)"),
-    ("mount.content_ahead_is_stale", "an open of a file reads a content that was fetched ahead and replaced since (P7)"),
+    (
+        "mount.content_ahead_is_stale",
+        "an open of a file reads a content that was fetched ahead and replaced since (P7)",
+    ),
     ("mount.create_in_flight_untold", "a name whose create is in flight counts as absent under a delegation"),
     ("mount.cut_bytes_not_blanked", "a push leaves bytes of the version below that were cut off"),
     ("mount.cut_is_forgotten", "bytes that a truncate cut off show through when the file grows again"),

@@ -318,6 +318,7 @@ impl Filesystem for TesseraFs {
             let (ttl, generation) = (self.name_ttl_of(parent, &attr, since_ns), Generation(generation));
             let flags = open_flags(keep_cache, direct);
             reply.created(&ttl, &file_attr(&attr), generation, FileHandle(handle), flags);
+            block_on(self.mount.read_ahead());
         });
     }
 

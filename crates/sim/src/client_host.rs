@@ -486,7 +486,8 @@ impl ClientHost {
                 if *again_at_ns <= now_ns {
                     *again_at_ns = now_ns + 1_200_000_000;
                     let known_map_version = self.view.read().known_version();
-                    let describe = DescribeReads { files: vec![open_of(path)], known_map_version, ..DescribeReads::default() };
+                    let describe =
+                        DescribeReads { files: vec![open_of(path)], known_map_version, ..DescribeReads::default() };
                     calls.push(Call::new(Peer::Manager, 0, &describe, Vec::new(), 1_000));
                 }
                 false

@@ -7,8 +7,8 @@ use crate::error::{Cause, Error, FileError};
 use crate::path::StorePath;
 use bytes::Bytes;
 use std::io::Write;
-use tessera_wire::{Code, Error as WireError};
 use tessera_wire::meta::{DescribeReads, DescribeReadsReply, ListExtentsReply, OpenRead, OpenReadReply};
+use tessera_wire::{Code, Error as WireError};
 
 /// Files that one request describes.
 pub const DESCRIBED_FILES: usize = 128;

@@ -84,9 +84,11 @@ fn len_bytes(file: &OpenReadReply) -> u64 {
 /// The description of a file, if it is one of a small file whose extents follow each other from its first byte to its last.
 fn describable(file: OpenReadReply) -> Option<OpenReadReply> {
     let file = Described::of(file)?.into_reply();
-    let end = file.extents.iter().flat_map(|extents| &extents.extents).try_fold(0, |at, extent| {
-        (extent.offset == at).then(|| extent.len_bytes.checked_add(at)).flatten()
-    });
+    let end = file
+        .extents
+        .iter()
+        .flat_map(|extents| &extents.extents)
+        .try_fold(0, |at, extent| (extent.offset == at).then(|| extent.len_bytes.checked_add(at)).flatten());
     (end == Some(len_bytes(&file))).then_some(file)
 }
 

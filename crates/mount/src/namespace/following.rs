@@ -181,7 +181,9 @@ impl Directory {
         self.sort();
         let (first_name, first_ino) = (self.by_name.first() == Some(&at), self.by_ino.first() == Some(&at));
         self.run.in_order = [first_name, first_ino].map(|is_first| if is_first { after } else { 0 });
-        [(first_name, Order::Name), (first_ino, Order::Ino)].into_iter().find_map(|(is_first, order)| is_first.then_some(order))
+        [(first_name, Order::Name), (first_ino, Order::Ino)]
+            .into_iter()
+            .find_map(|(is_first, order)| is_first.then_some(order))
     }
 
     /// What to ask for while the file at this place is open.
@@ -291,7 +293,8 @@ mod tests {
         for (first, at_ms, asked) in [(0, 9_999, 16), (999, 9_999, 16), (1, 9_999, 0), (0, 10_000, 0)] {
             let mut following = FollowingFiles { after: 2, ..FollowingFiles::default() };
             following.listed_anew(0, 7);
-            let attrs: Vec<_> = (0..1_000).map(|at| (format!("{at:04}").into_bytes(), attr(100_000 - at, 10))).collect();
+            let attrs: Vec<_> =
+                (0..1_000).map(|at| (format!("{at:04}").into_bytes(), attr(100_000 - at, 10))).collect();
             following.note(7, attrs.iter().map(|(name, attr)| (&name[..], attr)));
             assert_eq!(open(&mut following, at_ms, first).len(), asked, "{first}, {at_ms} ms");
             assert_eq!(open(&mut following, at_ms, 500).len(), 0, "it does not go on");
@@ -326,7 +329,8 @@ mod tests {
     #[test]
     fn long_files_and_other_inodes_are_left_out() {
         let mut following = listed(3);
-        following.note(7, [(&b"0003"[..], &attr(90_003, MOST_FILE_BYTES + 1)), (b"0004", &attr(90_004, MOST_FILE_BYTES))]);
+        following
+            .note(7, [(&b"0003"[..], &attr(90_003, MOST_FILE_BYTES + 1)), (b"0004", &attr(90_004, MOST_FILE_BYTES))]);
         let directory = Attr { kind: InodeKind::Directory as i32, ..attr(90_005, 0) };
         following.note(7, [(&b"0005"[..], &directory), (b"0006", &attr(90_006, 0))]);
         (0..2).for_each(|at| drop(open(&mut following, 0, at)));

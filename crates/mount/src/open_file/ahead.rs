@@ -8,7 +8,7 @@ use crate::namespace::{Batch, Namespace};
 use crate::race::race;
 use parking_lot::Mutex;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tessera_failpoint as failpoint;
 use tessera_wire::meta::{Entry, OpenReadReply};
@@ -18,6 +18,10 @@ use tokio::sync::Notify;
 const KEPT_NS: i64 = 5_000_000_000;
 /// Most bytes that are kept.
 const MOST_BYTES: u64 = 32 << 20;
+/// Most bytes that programs have open. Beyond that, files are opened in sessions, whose contents need not be in memory.
+const MOST_OPEN_BYTES: u64 = 64 << 20;
+/// Time between two counts of them, ns.
+const COUNT_NS: i64 = 100_000_000;
 /// What a content takes besides its bytes.
 const EACH_BYTES: u64 = 1 << 10;
 /// An open waits for so long for a content that is on its way.
@@ -37,6 +41,10 @@ struct State<B: Backend> {
     order: VecDeque<(u64, u64)>,
     bytes: u64,
     last: u64,
+    /// Contents that were given to opens: those of some are closed since. With their bytes, and when they were counted.
+    open: Vec<Weak<B::Reader>>,
+    open_bytes: u64,
+    counted_ns: i64,
     /// To be fetched.
     batches: VecDeque<Batch>,
     /// Files of these batches, and of those that are on their way.
@@ -51,8 +59,9 @@ struct Content<B: Backend> {
 
 impl<B: Backend> Default for ContentsAhead<B> {
     fn default() -> ContentsAhead<B> {
-        let (contents, order, batches, coming) = Default::default();
-        let state = State { contents, order, bytes: 0, last: 0, batches, coming };
+        let (contents, order, open, batches, coming) = Default::default();
+        let (bytes, last, open_bytes, counted_ns) = (0, 0, 0, i64::MIN);
+        let state = State { contents, order, bytes, last, open, open_bytes, counted_ns, batches, coming };
         ContentsAhead { state: Mutex::new(state), fetched: Notify::new() }
     }
 }
@@ -126,6 +135,22 @@ impl<B: Backend> State<B> {
         }
     }
 
+    /// Takes a content for an open, if there is room for it.
+    fn give(&mut self, ino: u64, now_ns: i64) -> Option<Arc<B::Reader>> {
+        let version = self.remove(ino)?;
+        if self.open_bytes > MOST_OPEN_BYTES && now_ns.saturating_sub(self.counted_ns) >= COUNT_NS {
+            self.open.retain(|version| version.strong_count() > 0);
+            let open = self.open.iter().filter_map(Weak::upgrade);
+            (self.open_bytes, self.counted_ns) = (open.map(|version| EACH_BYTES + version.len_bytes()).sum(), now_ns);
+        }
+        if self.open_bytes > MOST_OPEN_BYTES {
+            return None;
+        }
+        self.open_bytes += EACH_BYTES + version.len_bytes();
+        self.open.push(Arc::downgrade(&version));
+        Some(version)
+    }
+
     fn drop_oldest(&mut self) {
         let Some((ino, number)) = self.order.pop_front() else { return };
         if self.contents.get(&ino).is_some_and(|content| content.number == number) {
@@ -138,8 +163,8 @@ impl<B: Backend> Mount<B> {
     /// The current version of a file, if its content was fetched ahead.
     pub(super) async fn content_ahead(&self, ino: u64) -> Option<Arc<B::Reader>> {
         self.ahead.until_fetched(&self.backend, ino).await;
-        let version = self.ahead.state.lock().remove(ino)?;
         let opened_ns = self.backend.now_ns();
+        let version = self.ahead.state.lock().give(ino, opened_ns)?;
         let current = self.namespace.get(ino).await.ok()?.attr.version;
         if version.opened().version.version != current && !failpoint::is_active("mount.content_ahead_is_stale") {
             return None;

@@ -219,7 +219,7 @@ impl<B: Backend> Mount<B> {
         self.add_file(file, false, false)
     }
 
-    /// Creates a file and opens it. An existing file is opened, unless `exclusive`.
+    /// Creates a file and opens it. An existing file is opened, unless `exclusive`. [`Mount::read_ahead`] follows.
     ///
     /// # Errors
     /// `EEXIST`, and the store's.

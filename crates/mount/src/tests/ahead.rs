@@ -18,7 +18,9 @@ fn listed(lease_ms: u64, write_mode: &str) -> Listed {
     let (mount, _) = mount(&store, &disk, 1);
     store.lease_ms.set(lease_ms);
     let inos: Vec<u64> = (0..FILES).map(|at| store.create(ROOT, name(at).as_bytes(), 0).unwrap()).collect();
-    inos.iter().enumerate().for_each(|(at, ino)| drop(store.commit(*ino, name(at).as_bytes(), 0)));
+    for (at, ino) in inos.iter().enumerate() {
+        store.commit(*ino, name(at).as_bytes(), 0);
+    }
     tasks.run(list(&mount));
     store.clock.set(20_000_000_000);
     Listed { store, mount, tasks, inos }
@@ -134,7 +136,9 @@ fn after_a_lost_connection_each_open_asks_for_the_newest_version() {
         read_three(&mount, &inos).await;
         let handle = open(&mount, inos[3]).await;
         mount.leases_recalled(None);
-        inos[3..6].iter().for_each(|ino| drop(store.commit(*ino, b"newer", 0)));
+        for ino in &inos[3..6] {
+            store.commit(*ino, b"newer", 0);
+        }
         for ino in &inos[4..6] {
             assert_eq!(read_file(&mount, *ino).await, b"newer");
         }
@@ -251,6 +255,39 @@ fn a_log_over_a_version_in_memory_has_a_session_for_it() {
     });
 }
 
+/// A program has very many files open.
+#[test]
+fn what_is_open_without_a_session_is_bounded() {
+    const LEN: usize = 128 << 10;
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    store.lease_ms.set(1_000_000);
+    let inos: Vec<u64> = (0..700).map(|at| store.create(ROOT, format!("{at:03}").as_bytes(), 0).unwrap()).collect();
+    for ino in &inos {
+        store.commit(*ino, &vec![7; LEN], 0);
+    }
+    tasks.run(async {
+        list(&mount).await;
+        let mut handles = Vec::new();
+        for ino in &inos {
+            store.clock.update(|now_ns| now_ns + 1_000_000);
+            handles.push(open(&mount, *ino).await);
+        }
+        let in_memory = inos.len() as u32 - count(&store.opens);
+        assert!((500..=512).contains(&in_memory), "{in_memory} of 128 KiB in 64 MiB");
+        for (ino, handle) in inos.iter().zip(handles) {
+            close(&mount, *ino, handle).await;
+        }
+        store.clock.update(|now_ns| now_ns + 20_000_000_000);
+        mount.recent.expire(store.clock.get());
+        list(&mount).await;
+        for ino in &inos[..100] {
+            read_file(&mount, *ino).await;
+        }
+        assert_eq!(count(&store.opens), 1, "all but the first, once the others are closed");
+    });
+}
+
 #[test]
 fn what_is_fetched_is_bounded_and_goes_if_nobody_opens_it() {
     const LEN: usize = 128 << 10;
@@ -261,7 +298,9 @@ fn what_is_fetched_is_bounded_and_goes_if_nobody_opens_it() {
         for directory in 0..30 {
             let create = |at| store.create(100 + directory, name(at).as_bytes(), 0).unwrap();
             let inos: Vec<u64> = (0..FILES).map(create).collect();
-            inos.iter().for_each(|ino| drop(store.commit(*ino, &vec![7; LEN], 0)));
+            for ino in &inos {
+                store.commit(*ino, &vec![7; LEN], 0);
+            }
             for (at, ino) in inos[..3].iter().enumerate() {
                 mount.lookup(1, (100 + directory, name(at).as_bytes())).await.unwrap();
                 read_file(&mount, *ino).await;
