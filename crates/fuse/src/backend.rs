@@ -195,6 +195,14 @@ impl Backend for FuseBackend {
         self.client.read_described(files).into_iter().map(|file| file.map(ClientReader::Whole)).collect()
     }
 
+    fn close_readers(&self, readers: Vec<Arc<ClientReader>>) {
+        let handle = |reader| match Arc::into_inner(reader)? {
+            ClientReader::Open(handle) => Some(handle),
+            ClientReader::Whole(_) => None,
+        };
+        self.client.close_reads(readers.into_iter().filter_map(handle).collect());
+    }
+
     async fn open_write(&self, ino: u64, patch: bool, if_version: Option<u64>) -> Result<ClientWriter, FileError> {
         self.client.open_inode(ino, patch, if_version).map(ClientWriter)
     }

@@ -13,6 +13,7 @@ use crate::namespace::{Name, NameRef};
 use bytes::Bytes;
 use std::io;
 use std::ops::Range;
+use std::sync::Arc;
 use std::time::Duration;
 use tessera_client::inodes::{NewFile, OnlyIf};
 use tessera_client::locate::Located;
@@ -254,6 +255,11 @@ pub trait Backend: 'static {
 
     /// Reads files that were described into memory. None: the file must be opened; its chunks may be gone.
     async fn read_described(&self, files: Vec<OpenReadReply>) -> Vec<Option<Self::Reader>>;
+
+    /// Versions are not needed any more; some may be in use still. Tells the manager of all at once, and waits for nothing.
+    fn close_readers(&self, readers: Vec<Arc<Self::Reader>>) {
+        drop(readers);
+    }
 
     /// Opens a write session: what is written overwrites parts of the current version (`patch`), or replaces all of it.
     /// With `if_version` (0: none) the session commits only while this is the current version.

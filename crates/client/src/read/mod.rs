@@ -6,6 +6,7 @@ pub mod core;
 pub(crate) mod describe;
 pub(crate) mod whole;
 
+use crate::client::Client;
 use crate::config::Options;
 use crate::context::Context;
 use crate::driver::{Driven, Driver};
@@ -19,6 +20,10 @@ use std::collections::{HashMap, VecDeque};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use tessera_wire::meta::CloseSession;
+
+/// Sessions that one request closes.
+const MOST_CLOSED: usize = 1_024;
 
 /// Where a read puts its bytes, in order.
 pub enum Sink<'a> {
@@ -49,6 +54,7 @@ pub(crate) struct ReadStatus {
     reads: HashMap<u64, ReadProgress>,
     report: ReadReport,
     pack_to_fetch: Option<u64>,
+    session_id: u64,
 }
 
 #[derive(Default)]
@@ -80,6 +86,7 @@ impl Driven for ReadCore {
     fn update_status(&mut self, status: &mut ReadStatus) -> bool {
         status.report = self.report;
         status.pack_to_fetch = self.pack_to_fetch();
+        status.session_id = self.session_id();
         false
     }
 }
@@ -190,6 +197,13 @@ impl ReadHandle {
         result
     }
 
+    /// The handle's session, which nobody closes any more; 0: none.
+    fn leave_session(self) -> u64 {
+        let session_id = self.driver.with_status(|status| status.session_id);
+        self.driver.post_and_drive([ReadRequest::LeaveSession { session_id }]);
+        session_id
+    }
+
     /// The next bytes of a read; `None` when it is complete.
     fn next(&self, id: u64) -> Result<Option<Delivery>, FileError> {
         self.driver.wait(|status| {
@@ -199,6 +213,17 @@ impl ReadHandle {
                 None => read.done.take().map(|result| result.map(|()| None)),
             }
         })
+    }
+}
+
+impl Client {
+    /// Closes many handles, whose sessions end by one request.
+    pub fn close_reads(&self, handles: Vec<ReadHandle>) {
+        let sessions: Vec<u64> = handles.into_iter().map(ReadHandle::leave_session).filter(|id| *id != 0).collect();
+        for some in sessions.chunks(MOST_CLOSED) {
+            let close = CloseSession { session_id: some[0], readers: some[1..].to_vec(), ..CloseSession::default() };
+            self.ask_manager(&close, 0, drop);
+        }
     }
 }
 

@@ -9,6 +9,9 @@ use tessera_wire::meta::{ChunkAck, ChunkName, Commit};
 /// Most files, and most contents, of one pack.
 const MOST_IN_PACK: usize = 1_024;
 
+/// Most readers that one request closes.
+const MOST_READERS: usize = 1_024;
+
 /// Checks the limits that hold for `command`.
 ///
 /// # Errors
@@ -21,7 +24,15 @@ pub(super) fn check(command: &Command, config: &Config) -> Result<()> {
             check_query(&request.chunks, config)?;
             check_stored(&request.stored, config)
         }
-        Command::CloseSession(request) => check_stored(&request.stored, config),
+        Command::CloseSession(request) => {
+            if request.readers.len() > MOST_READERS {
+                let got = request.readers.len();
+                return invalid(format!(
+                    "{got} readers to close, at most {MOST_READERS} at once; send several requests"
+                ));
+            }
+            check_stored(&request.stored, config)
+        }
         _ => Ok(()),
     }
 }

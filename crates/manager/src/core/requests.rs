@@ -47,11 +47,11 @@ impl ManagerCore {
             return self.reply(origin, Err(failure.into_wire()));
         }
         match &queued.command {
-            Command::CloseSession(CloseSession { session_id, .. })
-                if self.soft.sessions.is_soft_reader(*session_id) =>
+            Command::CloseSession(CloseSession { session_id, readers, .. })
+                if [&[*session_id], &readers[..]].concat().iter().all(|id| self.soft.sessions.is_soft_reader(*id)) =>
             {
-                self.soft.sessions.forget(*session_id);
-                // It shows no state: a later leader does not know this reader.
+                [&[*session_id], &readers[..]].concat().iter().for_each(|id| self.soft.sessions.forget(*id));
+                // It shows no state: a later leader does not know these readers.
                 return self.reply_as(origin, Ok(Ack {}.encode_to_vec().into()), true);
             }
             Command::AllocateChunks(r) => _ = self.soft.sessions.renew(r.session_id, self.clock.time.now_ns, None),

@@ -52,6 +52,11 @@ pub fn close(ctx: &mut Ctx, request: &CloseSession) -> Result<Ack> {
         unfinished::keep(ctx, &session, &request.stored)?;
     }
     end(ctx, request.session_id)?;
+    for id in &request.readers {
+        if sessions::find(ctx.db, *id)?.is_none_or(|session| session.kind != WRITER) {
+            end(ctx, *id)?;
+        }
+    }
     Ok(Ack {})
 }
 

@@ -578,6 +578,27 @@ fn an_unlinked_file_lives_until_its_last_session_ends() {
     rig.audit();
 }
 
+#[test]
+fn one_request_closes_many_readers_and_no_writer() {
+    let mut rig = Rig::new(4);
+    rig.put(1, "f", b"abc").unwrap();
+    let read = |rig: &mut Rig| rig.read(1, "f").unwrap().session_id;
+    let old = read(&mut rig);
+    rig.tick(2_000); // Old enough to get a row.
+    let (first, second) = (read(&mut rig), read(&mut rig));
+    let writer = rig.open_write(1, "f", &[]).unwrap().session_id;
+    assert_eq!(rig.core.soft.sessions.len(), 4);
+    rig.ask(&CloseSession { session_id: first, readers: vec![second], ..Default::default() }).unwrap();
+    assert_eq!(rig.core.soft.sessions.len(), 2, "those without a row");
+    let readers = vec![read(&mut rig), old, writer, 77];
+    rig.ask(&CloseSession { session_id: read(&mut rig), readers, ..Default::default() }).unwrap();
+    assert_eq!(rig.core.soft.sessions.len(), 1, "the writer's is left");
+    rig.ask(&RenewSession { session_id: writer, reserve_bytes: 0 }).unwrap();
+    let close = CloseSession { session_id: writer, readers: vec![1; 1_025], ..Default::default() };
+    assert_eq!(rig.ask(&close).unwrap_err().code(), Code::Invalid);
+    rig.audit();
+}
+
 /// P4: a reader's session that lived in memory only is gone with the manager. Its client opens the version again.
 #[test]
 fn a_version_opened_just_before_a_restart_can_be_opened_again() {

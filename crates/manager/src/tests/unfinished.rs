@@ -26,7 +26,7 @@ fn begin(rig: &mut Rig, name: &str, content: &[u8]) -> (u64, Vec<ChunkAck>) {
 }
 
 fn close(rig: &mut Rig, session_id: u64, stored: Vec<ChunkAck>) {
-    rig.ask(&CloseSession { session_id, stored }).unwrap();
+    rig.ask(&CloseSession { session_id, stored, ..Default::default() }).unwrap();
 }
 
 /// Reports chunks as stored, along with a question about nothing.
@@ -248,7 +248,7 @@ fn p8_a_report_that_is_sent_twice_counts_once() {
     let (op_id, redundancy) = (rig.op(), "ec:2+1".into());
     let question =
         AllocateChunks { op_id, session_id, redundancy, chunks: vec![chunk(3)], stored, ..Default::default() };
-    let close = CloseSession { session_id, stored: last };
+    let close = CloseSession { session_id, stored: last, ..Default::default() };
     let requests = [(Kind::AllocateChunks, question.encode_to_vec()), (Kind::CloseSession, close.encode_to_vec())];
     for (kind, body) in requests {
         let send = |rig: &mut Rig| {
@@ -303,6 +303,6 @@ fn a_report_of_too_many_chunks_is_refused() {
     let (session_id, stored) = begin(&mut rig, "a", &[1]);
     let many = vec![stored[0].clone(); 3];
     assert!(report(&mut rig, session_id, many.clone()).unwrap_err().message.contains("at most 2"));
-    assert!(rig.ask(&CloseSession { session_id, stored: many }).is_err());
+    assert!(rig.ask(&CloseSession { session_id, stored: many, ..Default::default() }).is_err());
     report(&mut rig, session_id, stored).unwrap();
 }

@@ -388,7 +388,7 @@ pub async fn work<B: Backend>(mount: Weak<Mount<B>>) {
         let create = driver.next_create().await;
         let Some(mount) = mount.upgrade() else { return };
         driver.tick();
-        mount.recent.expire(driver.backend.now_ns());
+        mount.recent.expire(&driver.backend);
         mount.ahead.expire(driver.backend.now_ns());
         if let Some((group, file)) = create {
             driver.create(group, &file).await;

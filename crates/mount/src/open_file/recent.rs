@@ -91,14 +91,18 @@ impl<B: Backend> RecentReaders<B> {
     }
 
     /// Drops what was not opened for long, or was forgotten: their sessions end.
-    pub fn expire(&self, now_ns: i64) {
-        // Each tells the manager, without the lock.
-        let _dropped = {
+    pub fn expire(&self, backend: &B) {
+        let now_ns = backend.now_ns();
+        let ended = {
             let mut kept = self.0.lock();
             let over: Vec<u64> = kept.readers.iter().filter(|(_, r)| r.is_over(now_ns)).map(|(ino, _)| *ino).collect();
             over.iter().for_each(|ino| kept.end(*ino));
             std::mem::take(&mut kept.ended)
         };
+        // Without the lock.
+        if !ended.is_empty() {
+            backend.close_readers(ended);
+        }
     }
 }
 

@@ -279,7 +279,7 @@ fn what_is_open_without_a_session_is_bounded() {
             close(&mount, *ino, handle).await;
         }
         store.clock.update(|now_ns| now_ns + 20_000_000_000);
-        mount.recent.expire(store.clock.get());
+        mount.recent.expire(&mount.backend);
         list(&mount).await;
         for ino in &inos[..100] {
             read_file(&mount, *ino).await;

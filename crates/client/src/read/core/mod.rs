@@ -83,6 +83,11 @@ pub enum ReadRequest {
         /// Bytes.
         bytes: u64,
     },
+    /// Another request closes this session.
+    LeaveSession {
+        /// As the core has it.
+        session_id: u64,
+    },
     /// The consumer of read `id` stopped waiting.
     Forget {
         /// The read.
@@ -358,6 +363,11 @@ impl ReadCore {
         chunk.map(|chunk| chunk.chunk_id).filter(|chunk_id| !self.cache.shared.chunks.contains_key(chunk_id))
     }
 
+    /// The session, as the manager knows it; 0: none.
+    pub(crate) fn session_id(&self) -> u64 {
+        self.session.lease.id
+    }
+
     fn close(&mut self) {
         self.session.closed = true;
         self.rpcs.abandon();
@@ -563,6 +573,11 @@ impl Core for ReadCore {
             Event::Request(ReadRequest::Consumed { id, bytes }) => {
                 if let Some(read) = self.reads.get_mut(&id) {
                     read.consume(bytes);
+                }
+            }
+            Event::Request(ReadRequest::LeaveSession { session_id }) => {
+                if self.session.lease.id == session_id {
+                    self.session.lease.id = 0;
                 }
             }
             Event::Request(ReadRequest::Forget { id }) => drop(self.reads.remove(&id)),

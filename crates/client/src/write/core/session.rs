@@ -300,7 +300,7 @@ impl WriteCore {
     fn close(&mut self) {
         if self.session.lease.id != 0 && self.committer.done.is_none() {
             let stored = self.last_report();
-            let request = CloseSession { session_id: self.session.lease.id, stored };
+            let request = CloseSession { session_id: self.session.lease.id, stored, ..CloseSession::default() };
             self.rpcs.ask_manager(self.now, &request, Purpose::Close, &self.options);
         }
         self.finish();
