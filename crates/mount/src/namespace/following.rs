@@ -164,7 +164,7 @@ impl Directory {
         let going_on = self.run.order.into_iter().chain([Order::Name, Order::Ino]).find(goes_on);
         let order = match going_on {
             Some(order) => order,
-            None if last.is_none() => self.begins(now_ns, at, after)?,
+            None if last.is_none() => self.begins(now_ns, at)?,
             None => return None,
         };
         if self.run.order != Some(order) {
@@ -174,16 +174,13 @@ impl Directory {
     }
 
     /// The order in which a run may go on that begins with this file.
-    fn begins(&mut self, now_ns: i64, at: usize, after: u32) -> Option<Order> {
+    fn begins(&mut self, now_ns: i64, at: usize) -> Option<Order> {
         if now_ns.saturating_sub(self.listed_ns?) >= LISTED_NS {
             return None;
         }
         self.sort();
-        let (first_name, first_ino) = (self.by_name.first() == Some(&at), self.by_ino.first() == Some(&at));
-        self.run.in_order = [first_name, first_ino].map(|is_first| if is_first { after } else { 0 });
-        [(first_name, Order::Name), (first_ino, Order::Ino)]
-            .into_iter()
-            .find_map(|(is_first, order)| is_first.then_some(order))
+        let firsts = [(&self.by_name, Order::Name), (&self.by_ino, Order::Ino)];
+        firsts.into_iter().find_map(|(sorted, order)| (sorted.first() == Some(&at)).then_some(order))
     }
 
     /// What to ask for while the file at this place is open.
