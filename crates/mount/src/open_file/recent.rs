@@ -86,7 +86,9 @@ impl<B: Backend> RecentReaders<B> {
     /// leases end must not.
     pub fn forget(&self, inos: Option<&[u64]>) {
         let kept = &mut *self.0.lock();
-        let all: Vec<u64> = if inos.is_none() { kept.readers.keys().copied().collect() } else { Vec::new() };
+        let mut all: Vec<u64> = if inos.is_none() { kept.readers.keys().copied().collect() } else { Vec::new() };
+        // The simulator replays a seed.
+        all.sort_unstable();
         inos.unwrap_or(&all).iter().for_each(|ino| kept.end(*ino));
     }
 
@@ -95,7 +97,9 @@ impl<B: Backend> RecentReaders<B> {
         let now_ns = backend.now_ns();
         let ended = {
             let mut kept = self.0.lock();
-            let over: Vec<u64> = kept.readers.iter().filter(|(_, r)| r.is_over(now_ns)).map(|(ino, _)| *ino).collect();
+            let over = kept.readers.iter().filter(|(_, recent)| recent.is_over(now_ns));
+            let mut over: Vec<u64> = over.map(|(ino, _)| *ino).collect();
+            over.sort_unstable();
             over.iter().for_each(|ino| kept.end(*ino));
             std::mem::take(&mut kept.ended)
         };
