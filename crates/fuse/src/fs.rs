@@ -408,6 +408,7 @@ impl Filesystem for TesseraFs {
             reply.add(INodeNo(entry.ino), entry.next, file_type(entry.kind), OsStr::from_bytes(entry.name))
         };
         answer!(block_on(self.mount.read_directory(ino.0, fh.0, offset, false, add)), reply, () => reply.ok());
+        block_on(self.mount.read_ahead());
     }
 
     fn readdirplus(&self, _req: &Request, ino: INodeNo, fh: FileHandle, offset: u64, mut reply: ReplyDirectoryPlus) {
@@ -427,6 +428,7 @@ impl Filesystem for TesseraFs {
             reply.add(INodeNo(entry.ino), entry.next, name, &ttl, &attr, Generation(generation))
         };
         answer!(block_on(self.mount.read_directory(ino.0, fh.0, offset, true, add)), reply, () => reply.ok());
+        block_on(self.mount.read_ahead());
     }
 
     fn releasedir(&self, _req: &Request, _ino: INodeNo, fh: FileHandle, _flags: OpenFlags, reply: ReplyEmpty) {

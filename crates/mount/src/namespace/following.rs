@@ -19,6 +19,8 @@ const MOST_BYTES: u64 = 4 << 20;
 const IN_VAIN: usize = 64;
 /// What was in vain so long ago does not count any more, ns.
 const VAIN_NS: i64 = 60_000_000_000;
+/// Directories in a row whose files were asked for when they were listed, and of whose files none was opened: no more are.
+const UNUSED_LISTINGS: u32 = 4;
 /// Files that are remembered.
 const MAX_FILES: usize = 32_768;
 /// Directories that are remembered.
@@ -41,6 +43,10 @@ pub struct FollowingFiles {
     directories: HashMap<u64, Directory>,
     /// Directory and place of a file in it.
     places: HashMap<u64, (u64, usize)>,
+    /// In which order files of some directory were opened last that had been asked for, and when: whoever goes through a tree goes on in
+    /// the next directory.
+    walk: Option<(Order, i64)>,
+    unused_listings: u32,
 }
 
 #[derive(Debug, Default)]
@@ -59,6 +65,8 @@ struct Directory {
     asked_ns: i64,
     used: usize,
     is_asking: bool,
+    /// Files were asked for when it was listed, and none was opened yet.
+    is_unused_listing: bool,
 }
 
 #[derive(Debug)]
@@ -91,12 +99,34 @@ struct Run {
 impl FollowingFiles {
     /// A directory is listed from its start.
     pub fn listed_anew(&mut self, now_ns: i64, directory: u64) {
+        self.make_room(directory);
         let known = self.directories.entry(directory).or_default();
         for file in &known.files {
             self.places.remove(&file.ino);
         }
         let Directory { all_asked, used, asked_ns, is_asking, .. } = *known;
         *known = Directory { listed_ns: Some(now_ns), all_asked, used, asked_ns, is_asking, ..Directory::default() };
+    }
+
+    /// The first names of a directory that is listed anew are noted. Returns what to ask for now; [`FollowingFiles::asked`] follows.
+    pub fn listed(&mut self, now_ns: i64, directory: u64) -> Option<Batch> {
+        let (order, _) = self.walk.filter(|(_, at_ns)| now_ns.saturating_sub(*at_ns) < RUN_NS)?;
+        if self.unused_listings >= UNUSED_LISTINGS {
+            return None;
+        }
+        let known = self.directories.get_mut(&directory)?;
+        let files = known.ask(now_ns, order, None)?;
+        known.is_unused_listing = true;
+        self.unused_listings += 1;
+        Some(Batch { directory, files })
+    }
+
+    /// Forgets other directories than this one, if there are too many or they have too many files.
+    fn make_room(&mut self, directory: u64) {
+        if self.places.len() >= MAX_FILES || self.directories.len() >= MAX_DIRECTORIES {
+            self.directories.retain(|of, _| *of == directory);
+            self.places.retain(|_, (of, _)| *of == directory);
+        }
     }
 
     /// Names in a directory, and what they stand for.
@@ -110,12 +140,9 @@ impl FollowingFiles {
                     continue;
                 }
             }
-            if self.places.len() >= MAX_FILES || self.directories.len() >= MAX_DIRECTORIES {
-                self.directories.retain(|of, _| *of == directory);
-                self.places.retain(|_, (of, _)| *of == directory);
-                if self.places.len() >= MAX_FILES {
-                    return;
-                }
+            self.make_room(directory);
+            if self.places.len() >= MAX_FILES {
+                return;
             }
             let files = &mut self.directories.entry(directory).or_default().files;
             self.places.insert(attr.ino, (directory, files.len()));
@@ -126,8 +153,16 @@ impl FollowingFiles {
     /// A program opened a file to read it. Returns what to ask for now; [`FollowingFiles::asked`] follows.
     pub fn opened(&mut self, now_ns: i64, ino: u64) -> Option<Batch> {
         let (directory, at) = *self.places.get(&ino)?;
-        let files = self.directories.get_mut(&directory)?.next(now_ns, at, self.after)?;
-        Some(Batch { directory, files })
+        let known = self.directories.get_mut(&directory)?;
+        let used = known.used;
+        let files = known.next(now_ns, at, self.after);
+        if known.used > used && 2 * known.used >= known.all_asked {
+            self.walk = known.run.order.map(|order| (order, now_ns));
+            if std::mem::take(&mut known.is_unused_listing) {
+                self.unused_listings = 0;
+            }
+        }
+        Some(Batch { directory, files: files? })
     }
 
     /// What was to be asked for in a directory has come, or cannot.
@@ -144,7 +179,8 @@ impl Directory {
             let (order, last) = run.order.zip(run.last)?;
             Some(self.is_before(order, at, last))
         };
-        if now_ns.saturating_sub(self.run.at_ns) >= RUN_NS || goes_back(&self.run) == Some(true) {
+        let is_over = self.run.last.is_some() && now_ns.saturating_sub(self.run.at_ns) >= RUN_NS;
+        if is_over || goes_back(&self.run) == Some(true) {
             self.run = Run::default();
         }
         self.run.at_ns = now_ns;
@@ -168,9 +204,10 @@ impl Directory {
             None => return None,
         };
         if self.run.order != Some(order) {
-            (self.run.order, self.run.to) = (Some(order), None);
+            self.run.to = None;
         }
-        self.ask(now_ns, order, at)
+        self.run.order = Some(order);
+        self.ask(now_ns, order, Some(at))
     }
 
     /// The order in which a run may go on that begins with this file.
@@ -183,8 +220,8 @@ impl Directory {
         firsts.into_iter().find_map(|(sorted, order)| (sorted.first() == Some(&at)).then_some(order))
     }
 
-    /// What to ask for while the file at this place is open.
-    fn ask(&mut self, now_ns: i64, order: Order, at: usize) -> Option<Vec<(Vec<u8>, u64)>> {
+    /// What to ask for while the file at this place is open; none: before the first one is opened.
+    fn ask(&mut self, now_ns: i64, order: Order, at: Option<usize>) -> Option<Vec<(Vec<u8>, u64)>> {
         if now_ns.saturating_sub(self.asked_ns) >= VAIN_NS {
             (self.all_asked, self.used) = (0, 0);
         }
@@ -194,7 +231,7 @@ impl Directory {
         self.sort();
         let sorted = if order == Order::Name { &self.by_name } else { &self.by_ino };
         let behind = |of: usize| sorted.partition_point(|place| !self.is_before(order, of, *place));
-        let next = behind(at);
+        let next = at.map_or(0, behind);
         let from = self.run.to.map_or(next, |to| behind(to).max(next));
         if from - next > self.run.batch / 2 {
             return None;
@@ -214,7 +251,7 @@ impl Directory {
             places.push(*place);
         }
         self.run.to = Some(*places.last()?);
-        self.run.batch = most;
+        (self.run.order, self.run.batch) = (Some(order), most);
         (self.is_asking, self.asked_ns) = (true, now_ns);
         self.all_asked += places.len();
         self.asked.extend(&places);
@@ -296,6 +333,37 @@ mod tests {
             assert_eq!(open(&mut following, at_ms, first).len(), asked, "{first}, {at_ms} ms");
             assert_eq!(open(&mut following, at_ms, 500).len(), 0, "it does not go on");
         }
+    }
+
+    fn list(following: &mut FollowingFiles, at_ms: i64, directory: u64) -> usize {
+        following.listed_anew(at_ms * MS, directory);
+        let attrs: Vec<_> =
+            (0..20).map(|at| (format!("{at:02}").into_bytes(), attr(directory * 100 + at, 10))).collect();
+        following.note(directory, attrs.iter().map(|(name, attr)| (&name[..], attr)));
+        let batch = following.listed(at_ms * MS, directory);
+        following.asked(directory);
+        batch.map_or(0, |batch| batch.files.len())
+    }
+
+    #[test]
+    fn whoever_goes_through_a_tree_is_followed_into_the_next_directory() {
+        let mut following = FollowingFiles { after: 2, ..FollowingFiles::default() };
+        assert_eq!(list(&mut following, 0, 1), 0);
+        let mut opened = |following: &mut FollowingFiles, at_ms: i64, ino| {
+            let batch = following.opened(at_ms * MS, ino);
+            following.asked(ino / 100);
+            batch.map_or(0, |batch| batch.files.len())
+        };
+        assert_eq!((100..120).map(|ino| opened(&mut following, 0, ino)).sum::<usize>(), 19);
+        assert_eq!(list(&mut following, 10, 2), 16, "before its first file is opened");
+        assert_eq!((200..220).map(|ino| opened(&mut following, 20, ino)).sum::<usize>(), 4);
+        assert_eq!(list(&mut following, 1_020, 3), 0, "nobody has opened anything for long");
+        opened(&mut following, 1_020, 219);
+        assert_eq!((200..220).map(|ino| opened(&mut following, 1_020, ino)).sum::<usize>(), 17);
+        let unused: Vec<usize> = (3..10).map(|directory| list(&mut following, 1_020, directory)).collect();
+        assert_eq!(unused, [16, 16, 16, 16, 0, 0, 0], "who lists only is not followed on");
+        opened(&mut following, 1_030, 300);
+        assert_eq!(list(&mut following, 1_030, 10), 16);
     }
 
     #[test]

@@ -175,14 +175,20 @@ impl<B: Backend> Mount<B> {
 
     /// A program has opened a file to read it: others may follow.
     pub(crate) fn plan_ahead(&self, ino: u64) {
-        let Some(batch) = self.namespace.with(|core, now_ns| core.following.opened(now_ns, ino)) else { return };
+        if let Some(batch) = self.namespace.with(|core, now_ns| core.following.opened(now_ns, ino)) {
+            self.fetch_later(batch);
+        }
+    }
+
+    /// [`Mount::read_ahead`] fetches these.
+    pub(crate) fn fetch_later(&self, batch: Batch) {
         let mut state = self.ahead.state.lock();
         state.coming.extend(batch.files.iter().map(|(_, ino)| *ino));
         state.batches.push_back(batch);
     }
 
-    /// Fetches the contents of files that programs will open next, if there are any. To be called after an open, when the kernel has its
-    /// answer.
+    /// Fetches the contents of files that programs will open next, if there are any. To be called after an open or a
+    /// page of a listing, when the kernel has its answer.
     pub async fn read_ahead(&self) {
         loop {
             let Some(batch) = self.ahead.state.lock().batches.pop_front() else { return };

@@ -52,14 +52,19 @@ impl OpenDirectory {
             let after = self.entries.last().map(|last| last.entry.name.clone()).unwrap_or_default();
             let (asked_ns, stamp) = (mount.backend.now_ns(), mount.namespace.with(Namespace::stamp));
             let page = mount.backend.list(ino, &after).await?;
-            let lease = mount.namespace.with(|core, now_ns| {
-                if self.entries.is_empty() {
+            let is_first = self.entries.is_empty();
+            let (lease, batch) = mount.namespace.with(|core, now_ns| {
+                if is_first {
                     core.following.listed_anew(now_ns, ino);
                 }
                 let named = page.entries.iter().filter_map(|entry| Some((&entry.name[..], entry.attr.as_ref()?)));
                 core.following.note(ino, named);
-                core.cache.listed(stamp, ino, page.lease_ms)
+                let batch = if is_first { core.following.listed(now_ns, ino) } else { None };
+                (core.cache.listed(stamp, ino, page.lease_ms), batch)
             });
+            if let Some(batch) = batch {
+                mount.fetch_later(batch);
+            }
             self.complete = !page.more || page.entries.is_empty();
             let fetched = |entry| FetchedEntry { entry, asked_ns, stamp, lease };
             self.entries.extend(page.entries.into_iter().map(fetched));

@@ -484,7 +484,7 @@ impl<B: Backend> Mount<B> {
     }
 
     /// Lists a directory from `position` on, until `add` returns that the reply is full, or the next entry would have to wait. Only the end of
-    /// the directory gives no entry. `full`: with attributes.
+    /// the directory gives no entry. `full`: with attributes. [`Mount::read_ahead`] follows.
     ///
     /// # Errors
     /// The manager's.

@@ -98,6 +98,12 @@ fn found(attr: &Attr, generation: u64) -> Found {
 }
 
 impl MountHost {
+    /// What the shell does when the kernel has its answer.
+    fn read_ahead(&self) {
+        let mount = self.mount.clone();
+        self.backend().env().spawn(self.backend().process(), async move { mount.read_ahead().await });
+    }
+
     fn backend(&self) -> &SimBackend {
         &self.mount.backend
     }
@@ -230,6 +236,7 @@ impl FileSystem for MountHost {
             listed = self.mount.read_directory(directory, handle, from, false, add).await;
         }
         self.mount.release_directory(handle);
+        self.read_ahead();
         listed.map(|()| names)
     }
 
@@ -256,10 +263,7 @@ impl FileSystem for MountHost {
             false => Err(Errno::EIO),
         };
         self.hop().await;
-        if !writes {
-            let mount = self.mount.clone();
-            self.backend().env().spawn(self.backend().process(), async move { mount.read_ahead().await });
-        }
+        self.read_ahead();
         opened.inspect_err(|_| self.backend().kernel.closed(file.ino)).map(|opened| self.opened(file, &opened))
     }
 
