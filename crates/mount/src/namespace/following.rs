@@ -156,11 +156,11 @@ impl FollowingFiles {
         let known = self.directories.get_mut(&directory)?;
         let used = known.used;
         let files = known.next(now_ns, at, self.after);
+        if known.used > used && std::mem::take(&mut known.is_unused_listing) {
+            self.unused_listings = 0;
+        }
         if known.used > used && 2 * known.used >= known.all_asked {
             self.walk = known.run.order.map(|order| (order, now_ns));
-            if std::mem::take(&mut known.is_unused_listing) {
-                self.unused_listings = 0;
-            }
         }
         Some(Batch { directory, files: files? })
     }
