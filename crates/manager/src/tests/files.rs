@@ -591,7 +591,8 @@ fn one_request_closes_many_readers_and_no_writer() {
     rig.ask(&CloseSession { session_id: first, readers: vec![second], ..Default::default() }).unwrap();
     assert_eq!(rig.core.soft.sessions.len(), 2, "those without a row");
     let readers = vec![read(&mut rig), old, writer, 77];
-    rig.ask(&CloseSession { session_id: read(&mut rig), readers, ..Default::default() }).unwrap();
+    let session_id = read(&mut rig);
+    rig.ask(&CloseSession { session_id, readers, ..Default::default() }).unwrap();
     assert_eq!(rig.core.soft.sessions.len(), 1, "the writer's is left");
     rig.ask(&RenewSession { session_id: writer, reserve_bytes: 0 }).unwrap();
     let close = CloseSession { session_id: writer, readers: vec![1; 1_025], ..Default::default() };
