@@ -349,7 +349,7 @@ mod tests {
     fn whoever_goes_through_a_tree_is_followed_into_the_next_directory() {
         let mut following = FollowingFiles { after: 2, ..FollowingFiles::default() };
         assert_eq!(list(&mut following, 0, 1), 0);
-        let mut opened = |following: &mut FollowingFiles, at_ms: i64, ino| {
+        let opened = |following: &mut FollowingFiles, at_ms: i64, ino| {
             let batch = following.opened(at_ms * MS, ino);
             following.asked(ino / 100);
             batch.map_or(0, |batch| batch.files.len())

@@ -57,8 +57,8 @@ impl<B: Backend> RecentReaders<B> {
         let current = mount.namespace.attr(ino)?.attr.version;
         let now_ns = mount.backend.now_ns();
         let mut kept = self.0.lock();
-        let fits = |recent: &Recent<B>| !recent.is_over(now_ns) && !(must_keep && recent.reader.is_in_memory());
-        let recent = kept.readers.get_mut(&ino).filter(|recent| fits(recent))?;
+        let lacks_session = |recent: &Recent<B>| must_keep && recent.reader.is_in_memory();
+        let recent = kept.readers.get_mut(&ino).filter(|recent| !recent.is_over(now_ns) && !lacks_session(recent))?;
         let is_current =
             recent.reader.opened().version.version == current || failpoint::is_active("mount.recent_version_is_stale");
         is_current.then(|| {
