@@ -20,8 +20,9 @@ const KEPT_NS: i64 = 5_000_000_000;
 const MOST_BYTES: u64 = 32 << 20;
 /// Most bytes that programs have open. Beyond that, files are opened in sessions, whose contents need not be in memory.
 const MOST_OPEN_BYTES: u64 = 64 << 20;
-/// Time between two counts of them, ns.
-const COUNT_NS: i64 = 100_000_000;
+/// Contents after which it is looked which of them are closed, and time between two looks, ns.
+const MANY: usize = 4_096;
+const LOOK_NS: i64 = 100_000_000;
 /// What a content takes besides its bytes.
 const EACH_BYTES: u64 = 1 << 10;
 /// An open waits for so long for a content that is on its way.
@@ -41,10 +42,10 @@ struct State<B: Backend> {
     order: VecDeque<(u64, u64)>,
     bytes: u64,
     last: u64,
-    /// Contents that were given to opens: those of some are closed since. With their bytes, and when they were counted.
+    /// Contents that were given to opens, their bytes, and when those were left out that are closed.
     open: Vec<Weak<B::Reader>>,
     open_bytes: u64,
-    counted_ns: i64,
+    looked_ns: i64,
     /// To be fetched.
     batches: VecDeque<Batch>,
     /// Files of these batches, and of those that are on their way.
@@ -60,8 +61,8 @@ struct Content<B: Backend> {
 impl<B: Backend> Default for ContentsAhead<B> {
     fn default() -> ContentsAhead<B> {
         let (contents, order, open, batches, coming) = Default::default();
-        let (bytes, last, open_bytes, counted_ns) = (0, 0, 0, i64::MIN);
-        let state = State { contents, order, bytes, last, open, open_bytes, counted_ns, batches, coming };
+        let (bytes, last, open_bytes, looked_ns) = (0, 0, 0, i64::MIN);
+        let state = State { contents, order, bytes, last, open, open_bytes, looked_ns, batches, coming };
         ContentsAhead { state: Mutex::new(state), fetched: Notify::new() }
     }
 }
@@ -138,10 +139,11 @@ impl<B: Backend> State<B> {
     /// Takes a content for an open, if there is room for it.
     fn give(&mut self, ino: u64, now_ns: i64) -> Option<Arc<B::Reader>> {
         let version = self.remove(ino)?;
-        if self.open_bytes > MOST_OPEN_BYTES && now_ns.saturating_sub(self.counted_ns) >= COUNT_NS {
+        let are_many = self.open_bytes > MOST_OPEN_BYTES || self.open.len() >= MANY;
+        if are_many && now_ns.saturating_sub(self.looked_ns) >= LOOK_NS {
             self.open.retain(|version| version.strong_count() > 0);
             let open = self.open.iter().filter_map(Weak::upgrade);
-            (self.open_bytes, self.counted_ns) = (open.map(|version| EACH_BYTES + version.len_bytes()).sum(), now_ns);
+            (self.open_bytes, self.looked_ns) = (open.map(|version| EACH_BYTES + version.len_bytes()).sum(), now_ns);
         }
         if self.open_bytes > MOST_OPEN_BYTES {
             return None;
