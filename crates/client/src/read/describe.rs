@@ -48,10 +48,10 @@ impl Client {
     }
 
     /// Describes the current versions of files by their inode numbers. Those that must be opened are left out.
-    pub(crate) fn describe_inodes(&self, inos: &[u64]) -> Result<Vec<Box<OpenReadReply>>, Error> {
+    pub(crate) fn describe_inodes(&self, inos: &[u64]) -> Result<Vec<OpenReadReply>, Error> {
         let files = inos.iter().map(|ino| OpenRead { ino: *ino, ..OpenRead::default() }).collect();
         let reply = self.ask(&self.describe_request(files, false))?;
-        Ok(self.note_described(reply).flatten().map(|Described(known)| known).collect())
+        Ok(self.note_described(reply).flatten().map(Described::into_reply).collect())
     }
 
     /// Describes small files of a directory, at most [`DESCRIBED_FILES`], each under a lease if the manager grants one: for

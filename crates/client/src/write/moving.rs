@@ -9,8 +9,6 @@ use crate::client::Client;
 use crate::error::{Error, FileError};
 use crate::inodes::write_params;
 use crate::memory::Means;
-use crate::read::ReadHandle;
-use crate::read::core::ReadParams;
 use crate::read::describe::DESCRIBED_FILES;
 use crate::write::core::{PackParams, Target, WriteParams};
 use bytes::Bytes;
@@ -58,11 +56,16 @@ impl Client {
             let ListUnpackedReply { inos, next_after } = self.ask(&ListUnpacked { after, unwritten_ms })?;
             let mine: Vec<u64> = inos.into_iter().filter(|ino| is_mine(*ino)).collect();
             for inos in mine.chunks(DESCRIBED_FILES) {
-                for known in self.describe_inodes(inos)? {
+                let known = self.describe_inodes(inos)?;
+                let contents = self.read_described(known.clone());
+                for (known, content) in known.iter().zip(contents) {
                     if cancel.is_cancelled() || all.failed.is_some() {
                         return Ok(all);
                     }
-                    self.add_to_batch(known, &mut batches, cancel, &mut all);
+                    // What cannot be read now stays where it is until the next time.
+                    if let Some(content) = content {
+                        self.add_to_batch(known, content.bytes(), &mut batches, cancel, &mut all);
+                    }
                 }
             }
             if next_after <= after {
@@ -74,32 +77,23 @@ impl Client {
         Ok(all)
     }
 
-    fn add_to_batch(&self, known: Box<OpenReadReply>, batches: &mut Vec<Batch>, cancel: &Cancel, all: &mut MovedFiles) {
+    fn add_to_batch(
+        &self,
+        known: &OpenReadReply,
+        content: &Bytes,
+        batches: &mut Vec<Batch>,
+        cancel: &Cancel,
+        all: &mut MovedFiles,
+    ) {
         let at = batches.iter().position(|batch| batch.policy == known.policy).unwrap_or_else(|| {
             batches.push(Batch::of(known.policy.clone()));
             batches.len() - 1
         });
-        let size_bytes = known.version.as_ref().map_or(0, |version| version.size_bytes);
-        if !batches[at].has_room(size_bytes) {
+        if !batches[at].has_room(content.len()) {
             let full = std::mem::replace(&mut batches[at], Batch::of(known.policy.clone()));
             self.move_batch(full, cancel, all);
         }
-        let ino = known.attr.as_ref().map_or(0, |attr| attr.ino);
-        match self.read_described(known.clone(), size_bytes) {
-            Ok(content) => batches[at].add_described(&known, &content),
-            Err(error) => tracing::debug!(ino, %error, "a file cannot be read, and does not move into a pack"),
-        }
-    }
-
-    /// Reads a whole file as it was described.
-    fn read_described(&self, known: Box<OpenReadReply>, size_bytes: u64) -> Result<Bytes, FileError> {
-        let file = format!("inode {}", known.attr.as_ref().map_or(0, |attr| attr.ino));
-        let open = OpenRead { len_bytes: u64::MAX, ..OpenRead::default() };
-        let handle = ReadHandle::open(&self.context, ReadParams { file, open, known: Some(known), bulk: true })?;
-        let mut content = vec![0; size_bytes as usize];
-        let read = handle.read_at(0, &mut content)?;
-        assert_eq!(read, content.len(), "a version is read as long as it is");
-        Ok(content.into())
+        batches[at].add_described(known, content);
     }
 
     fn move_batch(&self, batch: Batch, cancel: &Cancel, all: &mut MovedFiles) {
@@ -143,8 +137,8 @@ impl Batch {
         Batch { policy, packing: Packing::default(), files: Vec::new(), fitting: 0 }
     }
 
-    fn has_room(&self, size_bytes: u64) -> bool {
-        self.packing.len_bytes() as u64 + size_bytes <= PACK_BYTES as u64 && self.files.len() < PACK_FILES
+    fn has_room(&self, size_bytes: usize) -> bool {
+        self.packing.len_bytes() + size_bytes <= PACK_BYTES && self.files.len() < PACK_FILES
     }
 
     fn add_described(&mut self, known: &OpenReadReply, content: &Bytes) {
