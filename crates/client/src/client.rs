@@ -152,6 +152,12 @@ impl Client {
         let _ = self.directories.delegation_recall_hook.set(Box::new(hook));
     }
 
+    /// Registers a function that the client calls with the files whose locks the manager wants to decide about again. The manager is
+    /// answered at once; it waits for [`tessera_wire::meta::ReturnLocks`]. The function must not send requests to the cluster, and not wait.
+    pub fn on_lock_recall(&self, hook: impl Fn(&[u64]) + Send + Sync + 'static) {
+        let _ = self.directories.lock_recall_hook.set(Box::new(hook));
+    }
+
     /// A summary of the cluster's state.
     ///
     /// # Errors

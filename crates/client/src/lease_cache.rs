@@ -25,6 +25,7 @@ pub(crate) struct DirectoryCache {
     turns: [Mutex<()>; TURNS],
     pub recall_hook: OnceLock<RecallHook>,
     pub delegation_recall_hook: OnceLock<DelegationRecallHook>,
+    pub lock_recall_hook: OnceLock<LockRecallHook>,
 }
 
 /// Tells the manager that what it recalls is given back.
@@ -35,6 +36,9 @@ type RecallHook = Box<dyn Fn(Option<&[u64]>, RecallAnswer) + Send + Sync>;
 
 /// Called with the directories whose delegation is recalled; the closure reports that it is given back.
 type DelegationRecallHook = Box<dyn Fn(Vec<u64>, RecallAnswer) + Send + Sync>;
+
+/// Called with the files whose locks are no longer to be decided about here.
+type LockRecallHook = Box<dyn Fn(&[u64]) + Send + Sync>;
 
 #[derive(Debug, Default)]
 struct Entries {
@@ -63,8 +67,8 @@ const MAX_DIRECTORIES: usize = 100_000;
 impl Default for DirectoryCache {
     fn default() -> DirectoryCache {
         let turns = std::array::from_fn(|_| Mutex::default());
-        let (recall_hook, delegation_recall_hook) = Default::default();
-        DirectoryCache { entries: Mutex::default(), turns, recall_hook, delegation_recall_hook }
+        let (recall_hook, delegation_recall_hook, lock_recall_hook) = Default::default();
+        DirectoryCache { entries: Mutex::default(), turns, recall_hook, delegation_recall_hook, lock_recall_hook }
     }
 }
 
@@ -121,6 +125,9 @@ impl DirectoryCache {
 
     /// The holder gives back these leases, then the delegations of these directories.
     fn give_back(self: &Arc<Self>, request: RecallLease, answer: RecallAnswer) {
+        if let Some(recall_hook) = self.lock_recall_hook.get().filter(|_| !request.delegated_files.is_empty()) {
+            recall_hook(&request.delegated_files);
+        }
         self.recall(&request.inos);
         let (cache, directories) = (self.clone(), request.delegated_dirs);
         let then = move || match cache.delegation_recall_hook.get().filter(|_| !directories.is_empty()) {

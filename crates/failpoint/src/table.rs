@@ -125,6 +125,10 @@ pub const ALL: &[(&str, &str)] = &[
     ("mount.reconnect_loses_creates", "deferred creates are forgotten when the connection to the manager is lost (P1)"),
     ("mount.release_not_awaited", "a file whose last handle was closed a moment ago counts as open"),
     ("mount.replaced_reads_zeros", "a file that is open while another mount's version replaces it reads as zeros (P3)"),
+    (
+        "mount.returned_locks_decided",
+        "a mount decides about the locks of a file after it has returned their delegation (P7)",
+    ),
     ("mount.stale_lock_message_sent", "a message about a lock is sent after the lock was lost (P7)"),
     ("mount.stamps_are_ignored", "an answer is cached although a recall overtook it (P7)"),
     ("mount.unlinked_not_committed", "a file that lost a name while it was open is not committed (P1)"),

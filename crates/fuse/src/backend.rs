@@ -313,6 +313,12 @@ pub fn hear_recalls(mount: &Arc<tessera_mount::mount::Mount<FuseBackend>>) {
         Some(namespace) => namespace.delegation_recalled(directories, answer),
         None => answer(),
     });
+    let weak = Arc::downgrade(mount);
+    client.on_lock_recall(move |files| {
+        if let Some(mount) = weak.upgrade() {
+            mount.locks_recalled(files);
+        }
+    });
 }
 
 /// Answers a recall once the kernel has forgotten the names: or a program could use one of them after the other mount's change is answered. It

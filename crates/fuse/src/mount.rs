@@ -152,6 +152,7 @@ impl Mount {
             write_back: options.write_back,
             keeps_names_for: options.cache_ttl,
             ahead_after: AHEAD_AFTER,
+            delegates_locks_after: locks::REQUEST_AFTER,
             spool,
         };
         let (core, queues) = Core::new(Arc::new(backend), core_options);
@@ -175,6 +176,8 @@ impl Mount {
         spawn("settle", move || block_on(namespace::driver::work(weak))).map_err(refused)?;
         let weak = Arc::downgrade(&core);
         spawn("locks", move || block_on(locks::work(weak))).map_err(refused)?;
+        let weak = Arc::downgrade(&core);
+        spawn("lock returns", move || block_on(locks::return_delegations(weak))).map_err(refused)?;
         for queue in std::iter::repeat_n(queues.pushes, spool::push::TASKS).flatten() {
             let weak = Arc::downgrade(&core);
             spawn("push", move || block_on(spool::push::work(weak, queue))).map_err(refused)?;

@@ -49,6 +49,8 @@ pub struct Options {
     pub keeps_names_for: Duration,
     /// So many small files of a directory are opened in order before the contents of those that follow are fetched.
     pub ahead_after: u32,
+    /// Locks that the manager grants on a file in a row before this mount asks to decide about them by itself: [`crate::locks::REQUEST_AFTER`].
+    pub delegates_locks_after: u32,
     /// The spool for files whose write mode asks for it; none: they are written like all other files.
     pub spool: Option<SpoolConfig>,
 }
@@ -77,8 +79,8 @@ pub struct Stats {
 /// A mounted store. Its methods are the operations that a kernel asks for ([`crate::ops`]).
 ///
 /// The shell, or the simulator, also runs the background tasks: [`crate::namespace::driver::work`],
-/// [`crate::locks::work`], [`crate::spool::push::work`] and [`crate::ops::rewrites::work`]; and it reports recalls of
-/// leases to [`Mount::leases_recalled`], of delegations to [`Mount::namespace`].
+/// [`crate::locks::work`], [`crate::locks::return_delegations`], [`crate::spool::push::work`] and [`crate::ops::rewrites::work`]; and it reports recalls of
+/// leases to [`Mount::leases_recalled`], of delegated directories to [`Mount::namespace`], of delegated locks to [`Mount::locks_recalled`].
 pub struct Mount<B: Backend> {
     /// What the mount runs on.
     pub backend: Arc<B>,
@@ -112,7 +114,7 @@ impl<B: Backend> Mount<B> {
         let (spool, to_push) = options.spool.map(Spool::new).unzip();
         let mount = Mount {
             namespace: Arc::new(NamespaceDriver::new(backend.clone(), options.keeps_names_for)),
-            locks: Arc::new(Locks::new(backend.clone())),
+            locks: Arc::new(Locks::new(backend.clone(), options.delegates_locks_after)),
             backend,
             kernel: Mutex::new(KernelCache::new(options.write_back)),
             files: Files::default(),
@@ -146,6 +148,11 @@ impl<B: Backend> Mount<B> {
             None => self.locks.cut_off(),
         }
         kept
+    }
+
+    /// Other clients want locks on these files, whose locks are delegated to this mount.
+    pub fn locks_recalled(&self, files: &[u64]) {
+        self.locks.recalled(files);
     }
 
     fn changed_elsewhere(&self, inos: &[u64]) {
@@ -210,13 +217,14 @@ impl<B: Backend> Mount<B> {
         self.files.unsafe_now().await.iter().map(|file| file.ino).collect()
     }
 
-    /// Pushes what waits in the spool, and commits all open files. Returns how many files failed, without
+    /// Pushes what waits in the spool, commits all open files, and returns delegations of locks. Returns how many files failed, without
     /// those of [`Mount::lost_files`].
     pub async fn store_all(&self) -> usize {
         let mut failed = self.push_all().await;
         for file in self.files.unsafe_now().await {
             failed += usize::from(file.commit(self).await.is_err());
         }
+        self.locks.return_all().await;
         failed
     }
 

@@ -270,6 +270,7 @@ pub const OF_MOUNTS: &[(&str, Theme)] = &[
     ("mount.reconnect_loses_creates", Theme::Creates),
     ("mount.release_not_awaited", Theme::Mixed),
     ("mount.replaced_reads_zeros", Theme::Mixed),
+    ("mount.returned_locks_decided", Theme::Locks),
     ("mount.stamps_are_ignored", Theme::Mixed),
     ("mount.unlinked_not_committed", Theme::Mixed),
     ("mount.unread_log_removed", Theme::Spool),

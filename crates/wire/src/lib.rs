@@ -14,6 +14,7 @@
 pub mod content;
 pub mod frame;
 mod impls;
+pub mod locks;
 pub mod message;
 pub mod rpc;
 

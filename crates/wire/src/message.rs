@@ -147,4 +147,5 @@ messages! {
     0x0701 TestLock => TestLockReply, from Client;
     0x0702 CancelLock => Ack, from Client;
     0x0703 HoldLocks => HoldLocksReply, from Client;
+    0x0704 ReturnLocks => SetLockReply, from Client;
 }

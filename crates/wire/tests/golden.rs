@@ -45,7 +45,7 @@ fn printers() -> BTreeMap<&'static str, Print> {
             TablePosition, TableDigest, PartDigest, ReportDigest, ReportDigestReply, MetadataComparison, MembersWaiting, RegisterNode, RegisterNodeReply,
             TaskResult, Heartbeat, RebuildTask, VerifyTask, ScrubTask, InventoryTask, CompactTask, Task,
             HeartbeatReply, Inventory, InventoryReply, FileLock, SetLock, SetLockReply, TestLock, TestLockReply,
-            CancelLock, HoldLocks, HoldLocksReply,
+            CancelLock, HoldLocks, HoldLocksReply, ReturnLocks,
             PackedContent, Pack, PackedFile, ContentInfo, MovedContent, ListPacks, PackUse, ListPacksReply,
             DescribeReads, DescribeReadsReply, FileDigest, CompareFiles, CompareFilesReply, ListMany, ListedDirectory,
             MovedFile, ListUnpacked, ListUnpackedReply, ListManyReply, NewEntry, MakeEntries, MadeEntry, MakeEntriesReply, SetAttrs, NotSet, SetAttrsReply,

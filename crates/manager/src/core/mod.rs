@@ -205,6 +205,8 @@ pub struct ManagerCore {
     recalls: HashMap<u64, Recall>,
     /// Requests that wait for a lock, each with the end of its wait.
     lock_waits: HashMap<Ticket, (Origin, i64)>,
+    /// Requests about locks whose answer waits for the return of a delegation.
+    held_tests: Vec<locking::HeldTest>,
     /// Until then, nothing that clients may have cached is changed.
     leases_end_ns: i64,
     lease_noted: bool,
@@ -252,6 +254,7 @@ impl ManagerCore {
             next_token: term << 32 | 1,
             recalls: HashMap::new(),
             lock_waits: HashMap::new(),
+            held_tests: Vec::new(),
             leases_end_ns,
             lease_noted: false,
             head_due: true,

@@ -158,7 +158,7 @@ impl ManagerCore {
 
     pub(super) fn answer_now(&mut self, origin: Origin, client_id: u64, body: Bytes) {
         let kind = origin.kind;
-        if matches!(kind, Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::HoldLocks) {
+        if matches!(kind, Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::HoldLocks | Kind::ReturnLocks) {
             return self.locking(origin, client_id, body);
         }
         let mut view = view!(self);

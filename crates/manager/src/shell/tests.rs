@@ -61,7 +61,7 @@ fn a_client_that_came_back_before_its_old_end_is_handled_keeps_its_locks() {
         let (family, mode) = (LockFamily::Posix as i32, LockMode::Write as i32);
         let lock =
             FileLock { ino: 5, owner: 1, family, mode, start: 0, end: 9, pid: 77, fence: None, may_be_shared: false };
-        ask(client, manager, &SetLock { seq, table, lock: Some(lock), wait: false, wait_ms: 0 }).outcome()
+        ask(client, manager, &SetLock { seq, table, lock: Some(lock), ..SetLock::default() }).outcome()
     };
     assert_eq!(set(&alice, 1), LockOutcome::Granted);
 

@@ -30,7 +30,7 @@ fn hold(rig: &mut Rig, client: u64, table: u64, held: &[FileLock]) -> HoldLocksR
 }
 
 fn request(rig: &mut Rig, table: u64, mode: LockMode, wait_ms: u64) -> SetLock {
-    SetLock { seq: rig.op(), table, lock: Some(lock(mode)), wait: wait_ms > 0, wait_ms }
+    SetLock { seq: rig.op(), table, lock: Some(lock(mode)), wait: wait_ms > 0, wait_ms, ..SetLock::default() }
 }
 
 fn set(rig: &mut Rig, client: u64, table: u64, mode: LockMode) -> Result<LockOutcome, Error> {
@@ -190,7 +190,7 @@ fn locked_file(rig: &mut Rig) -> (u64, u64, LockFence, FileLock) {
     let made = rig.ask(&MakeNode { op_id, parent: 1, name: b"a".to_vec(), kind, ..Default::default() }).unwrap();
     let ino = made.attr.unwrap().ino;
     let lock = FileLock { ino, ..lock(LockMode::Write) };
-    let request = SetLock { seq: rig.op(), table, lock: Some(lock), wait: false, wait_ms: 0 };
+    let request = SetLock { seq: rig.op(), table, lock: Some(lock), ..SetLock::default() };
     let fence = rig.ask_as(Role::Client, ALICE, &request).unwrap().fence.unwrap();
     let op_id = rig.op();
     let open = rig.ask_as(Role::Client, ALICE, &OpenWrite { op_id, ino, ..Default::default() }).unwrap();
@@ -223,7 +223,7 @@ fn a_commit_under_a_lock_that_was_lost_is_refused() {
     // Nor does the fence come back with another lock, or with the next manager.
     assert!(hold(&mut rig, ALICE, table, &[lock]).lost);
     let table = hold(&mut rig, ALICE, 0, &[]).table;
-    let request = SetLock { seq: rig.op(), table, lock: Some(lock), wait: false, wait_ms: 0 };
+    let request = SetLock { seq: rig.op(), table, lock: Some(lock), ..SetLock::default() };
     let next = rig.ask_as(Role::Client, ALICE, &request).unwrap().fence.unwrap();
     assert_ne!(next, fence);
     assert_eq!(commit(&mut rig, session, Some(fence)).unwrap_err().code(), Code::LockLost);
@@ -241,7 +241,7 @@ fn late_commit() -> Result<CommitReply, Error> {
     let table = hold(&mut rig, BOB, 0, &[]).table;
     for mode in [LockMode::Write, LockMode::Unlock] {
         let lock = FileLock { mode: mode as i32, ..lock };
-        let request = SetLock { seq: rig.op(), table, lock: Some(lock), wait: false, wait_ms: 0 };
+        let request = SetLock { seq: rig.op(), table, lock: Some(lock), ..SetLock::default() };
         assert_eq!(rig.ask_as(Role::Client, BOB, &request).unwrap().outcome(), LockOutcome::Granted);
     }
     commit(&mut rig, session, Some(fence))
@@ -367,7 +367,7 @@ pub(super) fn a_request_of_before_a_loss_gets_no_lock_after_it() {
     assert!(hold(&mut rig, ALICE, table, &[]).lost);
     let again = hold(&mut rig, ALICE, 0, &[]).table;
     let other = FileLock { ino: 6, ..lock(LockMode::Write) };
-    let ask = SetLock { seq: rig.op(), table: again, lock: Some(other), wait: false, wait_ms: 0 };
+    let ask = SetLock { seq: rig.op(), table: again, lock: Some(other), ..SetLock::default() };
     assert_eq!(rig.ask_as(Role::Client, ALICE, &ask).unwrap().outcome(), LockOutcome::Granted);
     let _ = rig.ask_as(Role::Client, ALICE, &late);
     for _ in 0..100 {

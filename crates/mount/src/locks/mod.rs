@@ -5,15 +5,20 @@
 //! ([`work`]) sends signs of life. If an answer is lost, the client does not know whether a lock was granted: it sets such a range
 //! again to what the caller was told, before the same owner gets another lock. Locks that the manager gave to other
 //! clients are *lost*: their owner gets an error and must stop. Commits name the *fence* of the locks on their file, so that
-//! the manager refuses a commit that arrives after the locks were lost.
+//! the manager refuses a commit that arrives after the locks were lost. Of a file that no other client locks it decides by itself
+//! ([`delegated`]).
 
 mod asked;
+mod delegated;
 mod owner;
 mod sending;
 
 use crate::backend::Backend;
 use crate::mount::Mount;
 use crate::race::race;
+use asked::Begun;
+use delegated::Delegations;
+pub use delegated::{REQUEST_AFTER, return_delegations};
 pub(crate) use owner::HeldBefore;
 use owner::{Owned, Pending};
 use parking_lot::Mutex;
@@ -23,7 +28,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Error, Request};
-use tokio::sync::{Notify, RwLock};
+use tokio::sync::{Mutex as AsyncMutex, Notify, RwLock};
 
 /// How long the manager may hold one lock request before it answers that the client must go on waiting, milliseconds.
 const WAIT_MS: u64 = 2_000;
@@ -53,6 +58,10 @@ pub(crate) struct Locks<B> {
     wake: Notify,
     /// A pending message was sent, or could not be sent.
     sent: Notify,
+    /// There may be a delegation to return.
+    returns: Notify,
+    /// Held by the task that returns delegations.
+    returning: AsyncMutex<()>,
     /// Requests hold it shared; asserting the held locks takes it exclusively.
     gate: RwLock<()>,
 }
@@ -75,6 +84,9 @@ struct State {
     waiting: usize,
     /// The connection was lost: assert the held locks at once.
     cut_off: bool,
+    /// When it was lost, unless a request was answered that was sent since.
+    cut_off_ns: Option<i64>,
+    delegations: Delegations,
 }
 
 /// Whether a waiting request must stop.
@@ -93,6 +105,7 @@ impl State {
     fn lose_all(&mut self) {
         let owners = std::mem::take(&mut self.owners);
         self.fences.clear();
+        self.delegations.clear();
         self.table = 0;
         let before = self.lost.len();
         self.lost.extend(owners.into_iter().filter(|(_, owned)| owned.holds_any()).map(|(key, _)| key));
@@ -146,6 +159,19 @@ impl State {
     /// The manager answered a request that was sent then.
     fn heard(&mut self, sent_ns: i64) {
         self.heard_ns = self.heard_ns.max(Some(sent_ns));
+        self.cut_off_ns = self.cut_off_ns.filter(|cut_off_ns| sent_ns < *cut_off_ns);
+    }
+
+    /// Whether no lock of this client is lost.
+    fn is_fresh(&self, now_ns: i64) -> bool {
+        self.cut_off_ns.is_none() && self.heard_ns.is_some_and(|heard_ns| now_ns - heard_ns < self.lease_ns)
+    }
+
+    /// Forgets the fence of a file on which this client holds nothing.
+    fn forget_fence(&mut self, ino: u64) {
+        if !self.is_locked(ino) && !self.delegations.is_held(ino) {
+            self.fences.remove(&ino);
+        }
     }
 
     /// The table to send a sign of life for, the owners whose messages to send, and after how long to look again,
@@ -164,9 +190,13 @@ impl State {
 }
 
 impl<B: Backend> Locks<B> {
-    pub fn new(backend: Arc<B>) -> Locks<B> {
-        let (state, gate) = Default::default();
-        Locks { backend, state, wake: Notify::new(), sent: Notify::new(), gate }
+    /// `delegates_after`: locks that are granted on a file in a row before its delegation is requested.
+    pub fn new(backend: Arc<B>, delegates_after: u32) -> Locks<B> {
+        let (gate, returning) = Default::default();
+        let state = State { delegations: Delegations::new(delegates_after), ..State::default() };
+        let state = Mutex::new(state);
+        let (wake, sent, returns) = Default::default();
+        Locks { backend, state, wake, sent, returns, returning, gate }
     }
 
     /// Sets, changes or releases a lock. `wait`: waits until it is granted, or until `interrupted` returns true (then
@@ -221,7 +251,7 @@ impl<B: Backend> Locks<B> {
         let key = (lock.ino, lock.owner);
         let (mut seq, mut wait_ms, mut until_ns) = (self.state.lock().next_seq(), 0, self.deadline_ns());
         loop {
-            let answer = self.request(lock, seq, wait.then_some(wait_ms), interrupted, before).await;
+            let answer = self.request(lock, seq, (wait, wait_ms), interrupted, before).await;
             if let Err(lost) = self.check_lost(key) {
                 self.may_be_granted(lock, seq);
                 return Err(lost);
@@ -249,25 +279,31 @@ impl<B: Backend> Locks<B> {
 
     /// Nobody waits for the answer to request `seq` any more: the manager will be told what the owner holds.
     fn may_be_granted(&self, lock: &FileLock, seq: u64) {
-        self.state.lock().owners.entry((lock.ino, lock.owner)).or_default().set_again(lock, seq);
+        let mut state = self.state.lock();
+        if !state.delegations.is_held(lock.ino) {
+            state.owners.entry((lock.ino, lock.owner)).or_default().set_again(lock, seq);
+        }
         self.wake.notify_one();
     }
 
     /// Requests the lock once, and records it if granted. A table that is no longer the manager's is replaced first.
-    /// A request that waits (`wait_ms`) is withdrawn when `interrupted` returns true, and none waits much longer for its answer.
+    /// A request that waits is withdrawn when `interrupted` returns true, and none waits much longer for its answer.
     async fn request(
         &self,
         lock: &FileLock,
         seq: u64,
-        wait_ms: Option<u64>,
+        (wait, wait_ms): (bool, u64),
         interrupted: Interrupted<'_>,
         before: &mut HeldBefore,
     ) -> Result<LockOutcome, Error> {
-        let (wait, wait_ms) = (wait_ms.is_some(), wait_ms.unwrap_or(0));
-        let Some(_asked) = self.begin_asking(lock, seq, interrupted).await? else {
-            // It may wait at the manager already.
-            self.may_be_granted(lock, seq);
-            return Ok(LockOutcome::Cancelled);
+        let mut asked = match self.begin_asking(lock, seq, wait_ms == 0, interrupted).await? {
+            Begun::Asked(asked) => asked,
+            Begun::Here => return self.decide_here(lock, wait, interrupted, before).await,
+            Begun::Interrupted => {
+                // It may wait at the manager already.
+                self.may_be_granted(lock, seq);
+                return Ok(LockOutcome::Cancelled);
+            }
         };
         let begun = async {
             let table = self.table().await?;
@@ -283,8 +319,10 @@ impl<B: Backend> Locks<B> {
         }
         // Nothing is lost while this request is on its way.
         self.check_lost((lock.ino, lock.owner))?;
-        let request = SetLock { seq, table, lock: Some(*lock), wait, wait_ms };
+        let want_delegation = self.state.lock().delegations.is_asked(lock.ino, seq);
+        let request = SetLock { seq, table, lock: Some(*lock), wait, wait_ms, want_delegation };
         let sent_ns = self.backend.now_ns();
+        asked.is_sent = true;
         let mut answer = pin!(self.backend.ask_manager(&request, wait_ms));
         let mut is_stopping = false;
         let answer = loop {
@@ -296,7 +334,7 @@ impl<B: Backend> Locks<B> {
                     return Ok(LockOutcome::Cancelled);
                 }
                 Err(()) if interrupted() => {
-                    if wait {
+                    if wait || wait_ms > 0 {
                         self.backend.tell_manager(&CancelLock { seq, table });
                     }
                     is_stopping = true;
@@ -305,13 +343,22 @@ impl<B: Backend> Locks<B> {
             }
         };
         if matches!(&answer, Err(error) if error.code() == Code::SessionExpired) {
+            asked.is_sent = false;
             drop(shared);
             self.assert_held(table).await?;
             return Ok(LockOutcome::Overtaken);
         }
         let reply = answer?;
+        let now_ns = self.backend.now_ns();
         let mut state = self.state.lock();
         state.heard(sent_ns);
+        if reply.delegated && want_delegation {
+            state.granted(lock.ino, reply.fence);
+            state.delegated(lock.ino, seq, now_ns);
+            return Ok(state.decide(lock, wait, now_ns, before).unwrap_or(LockOutcome::Overtaken));
+        }
+        state.delegations.answered(lock.ino, seq, now_ns, Some(false));
+        state.delegations.count(lock.ino, reply.outcome());
         if reply.outcome() == LockOutcome::Granted {
             state.granted(lock.ino, reply.fence);
             let owned = state.owners.entry((lock.ino, lock.owner)).or_default();
@@ -350,10 +397,11 @@ impl<B: Backend> Locks<B> {
         }
         let Some(owned) = state.owners.get_mut(&key) else { return };
         owned.set(lock);
-        owned.tell(lock);
-        if !state.is_locked(lock.ino) {
-            state.fences.remove(&lock.ino);
+        let is_known = state.gives_up_here(lock.ino, self.backend.now_ns());
+        if let Some(owned) = state.owners.get_mut(&key).filter(|_| !is_known) {
+            owned.tell(lock);
         }
+        state.forget_fence(lock.ino);
     }
 
     /// Tells the manager what an owner gave up, later if it cannot be reached now.
@@ -383,9 +431,11 @@ impl<B: Backend> Locks<B> {
             }
             let Some(owned) = state.owners.get_mut(&key) else { return };
             owned.give_back(lock, before);
-            if !state.is_locked(lock.ino) {
-                state.fences.remove(&lock.ino);
+            let is_known = state.gives_up_here(lock.ino, self.backend.now_ns());
+            if let Some(owned) = state.owners.get_mut(&key).filter(|_| is_known) {
+                owned.pending.clear();
             }
+            state.forget_fence(lock.ino);
         }
         self.tell(lock.ino, lock.owner).await;
     }
@@ -431,21 +481,6 @@ impl<B: Backend> Locks<B> {
     fn knows(&self, ino: u64, owner: u64) -> bool {
         let state = self.state.lock();
         state.owners.contains_key(&(ino, owner)) || state.lost.contains(&(ino, owner))
-    }
-
-    /// The first lock that conflicts with `lock`.
-    ///
-    /// # Errors
-    /// The manager cannot be reached, or refused.
-    pub async fn test(&self, lock: &FileLock) -> Result<Option<FileLock>, Error> {
-        self.send_pending((lock.ino, lock.owner)).await?;
-        loop {
-            let table = self.table().await?;
-            match self.retry(async || self.ask_once(&TestLock { table, lock: Some(*lock) }).await).await {
-                Err(error) if error.code() == Code::SessionExpired => self.assert_held(table).await?,
-                answer => return Ok(answer?.lock),
-            }
-        }
     }
 
     /// Whether the owner's locks on a file were lost. Asks the manager if they may have been.
@@ -519,8 +554,13 @@ impl<B: Backend> Locks<B> {
             if state.table != table {
                 return Ok(());
             }
-            let held = state.owners.iter().flat_map(|((ino, owner), owned)| owned.asserted(*ino, *owner));
-            held.map(|lock| FileLock { fence: state.fences.get(&lock.ino).copied(), ..lock }).collect()
+            // Of a delegation that may have been returned each lock is asserted: that is part of it.
+            let alone = state.owners.iter().filter(|((ino, _), _)| !state.delegations.is_held(*ino));
+            let held = alone.flat_map(|((ino, owner), owned)| owned.asserted(*ino, *owner));
+            let delegations = state.delegations.held().map(FileLock::delegation);
+            held.chain(delegations)
+                .map(|lock| FileLock { fence: state.fences.get(&lock.ino).copied(), ..lock })
+                .collect()
         };
         let claim = HoldLocks { table, held, machine: self.backend.machine(), next_table: 0 };
         let told = self.claim(&claim).await;
@@ -531,9 +571,11 @@ impl<B: Backend> Locks<B> {
             }
         })?;
         state.heard_ns = Some(sent_ns);
+        state.cut_off_ns = state.cut_off_ns.filter(|cut_off_ns| sent_ns < *cut_off_ns);
         let lease_ms = i64::try_from(reply.lease_ms).unwrap_or(i64::MAX);
         if state.table != reply.table {
             state.owners.values_mut().for_each(Owned::forget_changes);
+            state.delegations.asserted(&claim.held);
         }
         (state.table, state.lease_ns) = (reply.table, lease_ms.saturating_mul(1_000_000));
         if reply.lost {
@@ -603,7 +645,10 @@ impl<B: Backend> Locks<B> {
 
     /// The connection to the manager, and perhaps the manager, is gone.
     pub fn cut_off(&self) {
-        self.state.lock().cut_off = true;
+        let now_ns = self.backend.now_ns();
+        let mut state = self.state.lock();
+        (state.cut_off, state.cut_off_ns) = (true, Some(now_ns));
+        drop(state);
         self.wake.notify_one();
     }
 

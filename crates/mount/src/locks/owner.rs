@@ -2,6 +2,7 @@
 
 use rangemap::{RangeInclusiveMap, RangeInclusiveSet};
 use std::ops::RangeInclusive;
+use tessera_wire::locks::Held;
 use tessera_wire::meta::{FileLock, LockFamily, LockMode};
 
 /// A message that the manager has not received.
@@ -15,14 +16,6 @@ pub(super) enum Pending {
     Again(FileLock),
 }
 
-/// What a lock is, but for its range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Held {
-    family: i32,
-    mode: i32,
-    pid: u32,
-}
-
 /// What an owner held of a range before it got a lock there.
 #[derive(Default)]
 pub(crate) struct HeldBefore(RangeInclusiveMap<u64, Held>);
@@ -30,7 +23,7 @@ pub(crate) struct HeldBefore(RangeInclusiveMap<u64, Held>);
 impl HeldBefore {
     /// Whether the owner excluded all others from `range`.
     pub fn excluded_others(&self, range: &FileLock) -> bool {
-        let exclusive = self.0.iter().filter(|(_, held)| held.mode == LockMode::Write as i32);
+        let exclusive = self.0.iter().filter(|(_, held)| held.mode == LockMode::Write);
         let exclusive: RangeInclusiveSet<u64> = exclusive.map(|(bytes, _)| bytes.clone()).collect();
         exclusive.gaps(&(range.start..=range.end)).next().is_none()
     }
@@ -98,19 +91,18 @@ impl Owned {
 
     /// Sets a range to `lock`; [`LockMode::Unlock`] clears it.
     pub fn set(&mut self, lock: &FileLock) {
-        let (range, FileLock { family, mode, pid, .. }) = (lock.start..=lock.end, *lock);
+        let range = lock.start..=lock.end;
         match lock.mode() {
             LockMode::Unlock => self.ranges.remove(range),
-            _ => self.ranges.insert(range, Held { family, mode, pid }),
+            _ => self.ranges.insert(range, lock.held()),
         }
     }
 
     /// The locks held on any byte of `range`, which names file and owner.
     fn over(&self, range: FileLock) -> impl Iterator<Item = FileLock> {
-        self.ranges.overlapping(range.start..=range.end).map(move |(bytes, held)| {
-            let Held { family, mode, pid } = *held;
-            FileLock { start: *bytes.start(), end: *bytes.end(), family, mode, pid, ..range }
-        })
+        let locked = self.ranges.overlapping(range.start..=range.end);
+        locked
+            .map(move |(bytes, held)| locked_as(&FileLock { start: *bytes.start(), end: *bytes.end(), ..range }, held))
     }
 
     /// What this owner holds of the bytes of `range`.
@@ -129,18 +121,15 @@ impl Owned {
     pub fn give_back(&mut self, lock: &FileLock, before: &HeldBefore) {
         let range = lock.start..=lock.end;
         let exclusive: Vec<FileLock> = self.over(*lock).filter(|held| held.mode() == LockMode::Write).collect();
-        let shared =
-            before.0.iter().filter(|(_, held)| held.mode == LockMode::Read as i32).flat_map(|(bytes, held)| {
-                let Held { family, mode, pid } = *held;
-                let shared = FileLock { start: *bytes.start(), end: *bytes.end(), family, mode, pid, ..*lock };
-                // Another thread may have unlocked a part of it meanwhile.
-                let still_held =
-                    exclusive.iter().filter(move |held| held.start <= shared.end && shared.start <= held.end);
-                still_held.map(move |held| {
-                    let bytes = common(&(held.start..=held.end), &shared);
-                    FileLock { start: *bytes.start(), end: *bytes.end(), ..shared }
-                })
-            });
+        let shared = before.0.iter().filter(|(_, held)| held.mode == LockMode::Read).flat_map(|(bytes, held)| {
+            let shared = locked_as(&FileLock { start: *bytes.start(), end: *bytes.end(), ..*lock }, held);
+            // Another thread may have unlocked a part of it meanwhile.
+            let still_held = exclusive.iter().filter(move |held| held.start <= shared.end && shared.start <= held.end);
+            still_held.map(move |held| {
+                let bytes = common(&(held.start..=held.end), &shared);
+                FileLock { start: *bytes.start(), end: *bytes.end(), ..shared }
+            })
+        });
         let (family, mode) = (LockFamily::Either as i32, LockMode::Unlock as i32);
         let free = before.0.gaps(&range);
         let free = free.map(|gap| FileLock { family, mode, start: *gap.start(), end: *gap.end(), ..*lock });
@@ -223,6 +212,16 @@ impl Owned {
         !self.sending && self.pending.first().is_some_and(|first| !depends(first))
     }
 
+    /// Whether no request of this owner is on its way, and no message waits.
+    pub fn is_quiet(&self) -> bool {
+        self.asked.is_empty() && self.pending.is_empty() && !self.sending
+    }
+
+    /// Number of locks.
+    pub fn len(&self) -> usize {
+        self.ranges.len()
+    }
+
     pub fn holds_any(&self) -> bool {
         !self.ranges.is_empty()
     }
@@ -252,6 +251,11 @@ impl Owned {
         let begun = self.begun.iter().filter(|other| other.mode() == LockMode::Read);
         lock.mode() == LockMode::Write && pending.chain(begun).any(meets)
     }
+}
+
+/// The range, file and owner of `range`, locked like this.
+fn locked_as(range: &FileLock, held: &Held) -> FileLock {
+    FileLock { family: held.families.into(), mode: held.mode as i32, pid: held.pid, ..*range }
 }
 
 /// The bytes of `bytes` in `range`, of which there are some.

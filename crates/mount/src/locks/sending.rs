@@ -46,15 +46,16 @@ impl<B: Backend> Locks<B> {
     }
 
     /// The owner's next pending message, for the caller to send, and the number of losses by then. Waits while another
-    /// task sends one of them, or the message depends on an answer.
+    /// task sends one of them, the message depends on an answer, or the file's delegation is asked for or returned.
     async fn next_pending(&self, key: Key) -> Option<(Pending, u64)> {
         loop {
             let sent = self.sent.notified();
             {
                 let mut state = self.state.lock();
                 let losses = state.losses;
+                let is_busy = state.delegations.is_busy(key.0);
                 let owned = state.owners.get_mut(&key)?;
-                let next = if owned.sending { None } else { owned.next_message() };
+                let next = if owned.sending || is_busy { None } else { owned.next_message() };
                 owned.sending |= next.is_some();
                 if owned.is_idle() {
                     state.owners.remove(&key);
@@ -80,7 +81,7 @@ impl<B: Backend> Locks<B> {
         if self.state.lock().losses != losses && !failpoint::is_active("mount.stale_lock_message_sent") {
             return Ok(());
         }
-        let request = SetLock { seq: self.state.lock().next_seq(), table, lock, wait: false, wait_ms: 0 };
+        let request = SetLock { seq: self.state.lock().next_seq(), table, lock, ..SetLock::default() };
         match self.ask_once(&request).await {
             Err(error) if error.code() == Code::SessionExpired => {
                 drop(shared);

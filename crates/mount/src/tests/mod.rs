@@ -8,6 +8,7 @@ mod cuts;
 mod direct;
 mod lengths;
 mod listings;
+mod lock_delegations;
 mod locks;
 mod locks_and_closes;
 mod opens;
@@ -54,7 +55,9 @@ fn mount_with(
 ) -> (Arc<Mount<Client>>, Queues) {
     let spool = SpoolConfig { disk: Arc::new(disk.clone()), limit_bytes: 1 << 20, cluster_id: vec![1] };
     let keeps_names_for = Duration::from_secs(1);
-    let options = Options { defers_creates: true, write_back, keeps_names_for, ahead_after: 2, spool: Some(spool) };
+    let delegates_locks_after = crate::locks::REQUEST_AFTER;
+    let (defers_creates, ahead_after, spool) = (true, 2, Some(spool));
+    let options = Options { defers_creates, write_back, keeps_names_for, ahead_after, delegates_locks_after, spool };
     let (mount, queues) = Mount::new(Arc::new(Client::new(store, seed)), options);
     (Arc::new(mount), queues)
 }

@@ -52,6 +52,19 @@ pub struct LockTable {
     pub waits: bool,
     /// Numbers of the requests that wait.
     pub queued: BTreeSet<u64>,
+    /// While set, the client gets the delegations that it asks for.
+    pub delegates: bool,
+    /// While set, requests are carried out, and their answers lost.
+    pub loses_answers: bool,
+    /// Lease of the client's locks, ms.
+    pub lease_ms: u64,
+    /// Number of requests for locks.
+    pub requests: u32,
+    /// What the client told last when it returned a delegation, or asserted its locks.
+    pub told: Vec<FileLock>,
+    /// Number of returned delegations.
+    pub returns: u32,
+    delegated: BTreeSet<u64>,
 }
 
 impl LockTable {
@@ -64,15 +77,38 @@ impl LockTable {
                 return Ok(HoldLocksReply { next_table: TABLE, ..HoldLocksReply::default() }.encode_to_vec());
             }
             self.assertions += 1;
+            self.told = HoldLocks::decode(request).unwrap().held;
             let lost = std::mem::take(&mut self.has_expired);
-            return Ok(HoldLocksReply { table: TABLE, lost, ..HoldLocksReply::default() }.encode_to_vec());
+            let (table, lease_ms) = (TABLE, self.lease_ms);
+            return Ok(HoldLocksReply { table, lost, lease_ms, ..HoldLocksReply::default() }.encode_to_vec());
         }
         if self.has_expired {
             return Err(Error::new(Code::SessionExpired, "expired"));
         }
+        let answer = self.carry_out(kind, request);
+        match self.loses_answers {
+            true => Err(Error::new(Code::Timeout, "no answer")),
+            false => Ok(answer),
+        }
+    }
+
+    fn carry_out(&mut self, kind: Kind, request: &[u8]) -> Vec<u8> {
+        let fence = Some(LockFence { table: 1, number: 1 });
+        if kind == Kind::ReturnLocks {
+            let returned = ReturnLocks::decode(request).unwrap();
+            self.delegated.remove(&returned.ino);
+            self.modes.retain(|(ino, _), _| *ino != returned.ino);
+            returned.held.iter().for_each(|lock| self.set(lock));
+            self.told = returned.held;
+            self.returns += 1;
+            return SetLockReply { outcome: LockOutcome::Granted as i32, fence, ..SetLockReply::default() }
+                .encode_to_vec();
+        }
         if kind == Kind::SetLock {
             let asked = SetLock::decode(request).unwrap();
             let lock = asked.lock.unwrap();
+            self.requests += 1;
+            assert!(!self.delegated.contains(&lock.ino), "the client decides about {lock:?}");
             self.queued.remove(&asked.seq);
             let outcome = match lock.mode() {
                 LockMode::Write if self.is_shared => LockOutcome::Refused,
@@ -83,25 +119,33 @@ impl LockTable {
                 self.queued.insert(asked.seq);
             }
             if outcome != LockOutcome::Granted {
-                return Ok(SetLockReply { outcome: outcome as i32, ..SetLockReply::default() }.encode_to_vec());
+                return SetLockReply { outcome: outcome as i32, ..SetLockReply::default() }.encode_to_vec();
             }
-            for byte in (lock.start..=lock.end).take_while(|byte| *byte < 64) {
-                match lock.mode() {
-                    LockMode::Unlock => drop(self.modes.remove(&(lock.ino, byte))),
-                    mode => drop(self.modes.insert((lock.ino, byte), mode)),
-                }
+            let delegated = asked.want_delegation && self.delegates;
+            match delegated {
+                true => _ = self.delegated.insert(lock.ino),
+                false => self.set(&lock),
             }
-            match lock.mode() {
-                LockMode::Unlock => drop(self.held.remove(&lock.ino)),
-                _ => drop(self.held.insert(lock.ino, lock.owner)),
-            }
-            let fence = Some(LockFence { table: 1, number: 1 });
-            return Ok(SetLockReply { outcome: LockOutcome::Granted as i32, change: 0, fence }.encode_to_vec());
+            let outcome = LockOutcome::Granted as i32;
+            return SetLockReply { outcome, change: 0, fence, delegated }.encode_to_vec();
         }
         if kind == Kind::CancelLock {
             self.queued.remove(&CancelLock::decode(request).unwrap().seq);
         }
-        Ok(Ack {}.encode_to_vec())
+        Ack {}.encode_to_vec()
+    }
+
+    fn set(&mut self, lock: &FileLock) {
+        for byte in (lock.start..=lock.end).take_while(|byte| *byte < 64) {
+            match lock.mode() {
+                LockMode::Unlock => drop(self.modes.remove(&(lock.ino, byte))),
+                mode => drop(self.modes.insert((lock.ino, byte), mode)),
+            }
+        }
+        match lock.mode() {
+            LockMode::Unlock => drop(self.held.remove(&lock.ino)),
+            _ => drop(self.held.insert(lock.ino, lock.owner)),
+        }
     }
 
     /// The manager takes the locks of the client away.
@@ -109,6 +153,7 @@ impl LockTable {
         self.held.clear();
         self.modes.clear();
         self.queued.clear();
+        self.delegated.clear();
         self.has_expired = true;
     }
 }
@@ -729,7 +774,8 @@ impl Backend for Client {
     }
 
     async fn ask_manager<R: Request>(&self, request: &R, _: u64) -> Result<R::Reply, Error> {
-        let is_of_locks = matches!(R::KIND, Kind::HoldLocks | Kind::SetLock | Kind::TestLock | Kind::CancelLock);
+        let is_of_locks =
+            matches!(R::KIND, Kind::HoldLocks | Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::ReturnLocks);
         while self.store.holds_lock_answers.get() && is_of_locks {
             super::tasks::pause().await;
         }

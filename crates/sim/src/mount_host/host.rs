@@ -53,6 +53,12 @@ impl RecallHook for Recalls {
             None => answer(),
         }
     }
+
+    fn locks_recalled(&self, files: &[u64]) {
+        if let Some(mount) = self.0.upgrade() {
+            mount.locks_recalled(files);
+        }
+    }
 }
 
 impl Host for MountHost {
@@ -67,6 +73,7 @@ impl Host for MountHost {
             keeps_names_for: Duration::ZERO,
             // Directories here have few names.
             ahead_after: 0,
+            delegates_locks_after: 1 + (env.number() % 3) as u32,
             spool: Some(spool),
         };
         let (mount, queues) = Mount::new(backend.clone(), options);
@@ -76,6 +83,7 @@ impl Host for MountHost {
         mount.recover().await;
         env.spawn(owner, namespace::driver::work(Arc::downgrade(&mount)));
         env.spawn(owner, locks::work(Arc::downgrade(&mount)));
+        env.spawn(owner, locks::return_delegations(Arc::downgrade(&mount)));
         for queue in std::iter::repeat_n(queues.pushes, spool::push::TASKS).flatten() {
             env.spawn(owner, spool::push::work(Arc::downgrade(&mount), queue));
         }

@@ -14,6 +14,7 @@ use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
+use tessera_wire::meta::RecallLease;
 use tessera_wire::rpc::Answer;
 use tessera_wire::{Code, Error, Kind, Request};
 
@@ -53,6 +54,8 @@ pub trait RecallHook {
     fn recalled(&self, inos: Option<Vec<u64>>);
     /// Delegations end; `answer` is called once the manager may go on.
     fn delegation_recalled(&self, directories: Vec<u64>, answer: Box<dyn FnOnce() + Send>);
+    /// The manager decides about the locks of these files again.
+    fn locks_recalled(&self, files: &[u64]);
 }
 
 #[derive(Default)]
@@ -209,13 +212,15 @@ impl Link {
     }
 
     /// The manager recalls leases.
-    pub fn recall(&self, connection: u64, token: u64, inos: Vec<u64>, directories: Vec<u64>) {
+    pub fn recall(&self, connection: u64, token: u64, recall: RecallLease) {
+        let RecallLease { inos, delegated_dirs: directories, delegated_files } = recall;
         let hook = self.state.borrow_mut().hook.clone();
         let outgoing = self.outgoing.clone();
         let answer = move || lock(&outgoing).push(Outgoing::Recalled { connection, token });
         match hook {
             None => answer(),
             Some(hook) => {
+                hook.locks_recalled(&delegated_files);
                 hook.recalled(Some(inos));
                 match directories.is_empty() {
                     true => answer(),

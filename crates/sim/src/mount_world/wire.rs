@@ -212,7 +212,10 @@ impl<H: Host> MountWorld<H> {
                 }
                 self.record(|| format!("mount {} -> {} {ticket}", owner.index, describe(kind, &body)));
                 self.tickets.insert(ticket, (number, kind));
-                let is_of_locks = matches!(kind, Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::HoldLocks);
+                let is_of_locks = matches!(
+                    kind,
+                    Kind::SetLock | Kind::TestLock | Kind::CancelLock | Kind::HoldLocks | Kind::ReturnLocks
+                );
                 // A late one may name locks that are lost: then the manager has heard nothing.
                 if is_of_locks && !is_late {
                     self.shared.heard_of_locks(owner.index, self.now_ns);
@@ -313,8 +316,7 @@ impl<H: Host> MountWorld<H> {
                 link.complete(ticket, result);
             }
             ToMount::Recall { token, recall } => {
-                let RecallLease { inos, delegated_dirs } = recall;
-                link.recall(number, token, inos, delegated_dirs);
+                link.recall(number, token, recall);
             }
         }
     }

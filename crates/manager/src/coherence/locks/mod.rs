@@ -5,8 +5,11 @@
 //! clients have asserted their locks, or the time that a client may be silent has passed. This is NFS's grace period; the
 //! record tells which clients may assert locks (RFC 8881, sections 8.4.2 and 8.4.3). A client that is silent for longer loses
 //! its locks and is told so; other clients get them once the loss is on record. docs/wire.md, section 7, describes the
-//! protocol. Nothing here knows connections; `core::locking` does.
+//! protocol. Nothing here knows connections but by their numbers; `core::locking` does.
 
+#[cfg(test)]
+mod delegation_tests;
+mod delegations;
 mod index;
 pub mod ranges;
 pub mod table;
@@ -19,11 +22,13 @@ use crate::db::Db;
 use crate::db::sql::{Bits, args};
 use crate::error::{Result, invalid, refuse};
 use crate::internal::NoteLockers;
+use delegations::Recall;
 use ranges::{Bytes, Held};
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use table::{LockResult, LockTable, Owner, Ticket, Want};
 use tessera_failpoint as failpoint;
 use tessera_wire::Code;
+use tessera_wire::locks::{DELEGATE, LAST_BYTE, MAX_DELEGATED_LOCKS};
 use tessera_wire::meta::*;
 
 /// The clients on record.
@@ -45,8 +50,6 @@ pub fn record(db: &Db, client_ids: &[u64]) -> rusqlite::Result<()> {
     client_ids.iter().try_for_each(insert)
 }
 
-/// Last byte of the longest possible file.
-pub const LAST_BYTE: u64 = i64::MAX as u64;
 /// Longest time for which a reply is held back, milliseconds.
 const MAX_WAIT_MS: u64 = 60_000;
 /// Most ranges that one grant adds to a client's locks: a part in the middle of a held range becomes another lock.
@@ -64,6 +67,8 @@ pub enum LockAnswer {
     Now(LockOutcome),
     /// Granted, with the fence of the client's locks on the file; `None`: it holds none.
     Granted(Option<LockFence>),
+    /// Delegated, with that fence.
+    Delegated(Option<LockFence>),
     /// When the ticket is granted, or after this many milliseconds.
     Later(Ticket, u64),
 }
@@ -75,6 +80,8 @@ struct Client {
     /// The table that it asked for.
     asked_table: u64,
     heard_ns: i64,
+    /// The connection that its last request about locks came on.
+    connection: u64,
     /// Set once its last connection was ended by it or reset: the client expires at this time unless it comes back.
     orphan_until_ns: Option<i64>,
     machine: String,
@@ -113,6 +120,8 @@ pub struct Lockers {
     grace_until_ns: i64,
     /// Number of the last change ([`SetLockReply::change`]).
     changes: u64,
+    /// Delegations that others wait for, by file.
+    recalls: BTreeMap<u64, Recall>,
 }
 
 impl Lockers {
@@ -340,7 +349,7 @@ impl Lockers {
     pub fn set(&mut self, now_ns: i64, client_id: u64, request: &SetLock, config: &Config) -> Result<LockAnswer> {
         let ticket = Ticket { client_id, seq: request.seq };
         let Some(lock) = &request.lock else { return invalid("a lock is missing") };
-        let (want, bytes) = (want(client_id, lock)?, range(lock)?);
+        let (want, bytes) = (program_want(client_id, lock)?, range(lock)?);
         let waits = self.table.is_waiting(ticket);
         let client = self.client(now_ns, client_id, request.table)?;
         let key = (lock.ino, lock.owner);
@@ -355,7 +364,12 @@ impl Lockers {
         client.last.insert(key, request.seq);
         let answer = match want {
             None => self.unlock((lock.ino, owner(client_id, lock)), bytes, config),
-            Some(want) => self.want(want, ticket, request, config),
+            Some(want) => match self.want(want, ticket, request, config) {
+                LockAnswer::Granted(fence) if request.want_delegation => {
+                    self.delegate(lock.ino, client_id, fence, config)
+                }
+                answer => answer,
+            },
         };
         self.forget_idle(client_id, key);
         Ok(answer)
@@ -372,6 +386,14 @@ impl Lockers {
 
     fn want(&mut self, want: Want, ticket: Ticket, request: &SetLock, config: &Config) -> LockAnswer {
         let (ino, client_id) = (want.ino, ticket.client_id);
+        let delegate = self.table.delegate(ino);
+        if delegate == Some(client_id) {
+            // Repeated, or late: from before the client returned a delegation, or got this one.
+            return match request.want_delegation {
+                true => LockAnswer::Delegated(self.table.fence(ino, client_id)),
+                false => LockAnswer::Now(LockOutcome::Overtaken),
+            };
+        }
         if self.table.holds(&want) && !self.is_doubtful(&want) {
             return LockAnswer::Granted(self.table.fence(ino, client_id));
         }
@@ -388,12 +410,22 @@ impl Lockers {
                 (too_many, most + PIECES_PER_GRANT <= most_pieces(config))
             }
             false => {
-                let count = self.table.held_by(client_id) + self.table.waiting_of(client_id);
+                let count = self.held_by(client_id) + self.table.waiting_of(client_id);
                 (count >= config.max_locks_per_client, true)
             }
         };
         if too_many {
             return LockAnswer::Now(LockOutcome::TooMany);
+        }
+        if delegate.is_some() && !may_wait {
+            return LockAnswer::Now(LockOutcome::TooMany);
+        }
+        if delegate.is_some() {
+            self.recall(ino);
+        }
+        if delegate.is_some() && !request.wait {
+            self.table.hold_back(want, ticket);
+            return park(ticket, request);
         }
         match self.table.lock(want, (request.wait && may_wait).then_some(ticket)) {
             LockResult::Granted => LockAnswer::Granted(self.table.fence(ino, client_id)),
@@ -407,7 +439,7 @@ impl Lockers {
     /// Most ranges that a client holds once all its waiting requests are granted. It is never above [`most_pieces`], because the client
     /// may claim no more at the next manager.
     fn most_held_by(&self, client_id: u64) -> usize {
-        self.table.held_by(client_id) + PIECES_PER_GRANT * self.table.waiting_of(client_id)
+        self.held_by(client_id) + PIECES_PER_GRANT * self.table.waiting_of(client_id)
     }
 
     /// Forgets an owner that holds nothing and waits for nothing; `last_idle_seq` keeps its last request number.
@@ -423,14 +455,33 @@ impl Lockers {
         }
     }
 
-    /// Answers [`TestLock`].
+    /// Answers [`TestLock`]; `None`: the answer waits until a delegation is returned.
     ///
     /// # Errors
     /// As [`Lockers::set`].
-    pub fn test(&mut self, now_ns: i64, client_id: u64, request: &TestLock) -> Result<TestLockReply> {
-        let Some(lock) = &request.lock else { return invalid("a lock is missing") };
-        let Some(want) = want(client_id, lock)? else { return invalid("no lock can be in the way of unlocking") };
+    pub fn test(&mut self, now_ns: i64, client_id: u64, request: &TestLock) -> Result<Option<TestLockReply>> {
         self.client(now_ns, client_id, request.table)?;
+        self.test_again(client_id, request)
+    }
+
+    /// As [`Lockers::test`], for a request whose answer waits.
+    ///
+    /// # Errors
+    /// As [`Lockers::test`].
+    pub fn test_again(&mut self, client_id: u64, request: &TestLock) -> Result<Option<TestLockReply>> {
+        let Some(lock) = &request.lock else { return invalid("a lock is missing") };
+        let want = program_want(client_id, lock)?;
+        let Some(want) = want else { return invalid("no lock can be in the way of unlocking") };
+        match self.table.delegate(want.ino) {
+            None => {}
+            Some(delegate) if delegate == client_id => {
+                return refuse(Code::Unavailable, "this client decides about the locks of that file; ask again");
+            }
+            Some(_) => {
+                self.recall(want.ino);
+                return Ok(None);
+            }
+        }
         let machine = |client_id| self.clients.get(&client_id).map_or("", |client| client.machine.as_str());
         let told = |(owner, bytes, held): (Owner, Bytes, Held)| {
             let here = machine(client_id);
@@ -446,7 +497,7 @@ impl Lockers {
                 pid: if !here.is_empty() && machine(owner.client_id) == here { held.pid } else { 0 },
             }
         };
-        Ok(TestLockReply { lock: self.table.in_the_way(&want).map(told) })
+        Ok(Some(TestLockReply { lock: self.table.in_the_way(&want).map(told) }))
     }
 
     /// Takes a request out of its queue, if it waits.
@@ -489,6 +540,7 @@ impl Lockers {
             }
             self.remove(client_id);
         }
+        self.expire_recalls(now_ns, unused_before_ns);
         if now_ns >= self.grace_until_ns && !self.expected.is_empty() {
             tracing::info!(clients = self.expected.len(), "clients that held locks did not come back in time");
             self.missed.append(&mut self.expected);
@@ -551,6 +603,14 @@ fn range(lock: &FileLock) -> Result<Bytes> {
     }
 }
 
+/// As [`want`], for a lock of a program.
+fn program_want(client_id: u64, lock: &FileLock) -> Result<Option<Want>> {
+    match lock.owner {
+        DELEGATE => invalid("a lock of the owner that stands for delegations"),
+        _ => want(client_id, lock),
+    }
+}
+
 /// The lock that a message asks for; `None`: unlock (P14).
 fn want(client_id: u64, lock: &FileLock) -> Result<Option<Want>> {
     let bytes = range(lock)?;
@@ -564,5 +624,10 @@ fn want(client_id: u64, lock: &FileLock) -> Result<Option<Want>> {
         mode => mode,
     };
     let held = Held { mode, families, pid: lock.pid };
+    let is_whole =
+        lock.held() == FileLock::delegation(lock.ino).held() && bytes == FileLock::delegation(lock.ino).bytes();
+    if lock.owner == DELEGATE && !is_whole {
+        return invalid("a delegation that is no exclusive lock on all bytes");
+    }
     Ok(Some(Want { ino: lock.ino, owner: owner(client_id, lock), bytes, held }))
 }

@@ -2,46 +2,7 @@
 //! `fcntl`).
 
 use rangemap::RangeInclusiveMap;
-use tessera_wire::meta::LockMode;
-
-/// A lock without its range.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Held {
-    /// Read (shared) or write (excludes all other locks).
-    pub mode: LockMode,
-    /// Its families, a bit each ([`tessera_wire::meta::LockFamily`]); locks of different families do not conflict.
-    pub families: u8,
-    /// Process that asked, for display.
-    pub pid: u32,
-}
-
-impl Held {
-    /// Whether two owners cannot hold these locks on the same byte.
-    pub fn excludes(&self, other: &Held) -> bool {
-        self.families & other.families != 0 && [self.mode, other.mode].contains(&LockMode::Write)
-    }
-}
-
-/// Bytes from `start` to `end`, both included.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Bytes {
-    /// First byte.
-    pub start: u64,
-    /// Last byte.
-    pub end: u64,
-}
-
-impl Bytes {
-    /// Whether they have a byte in common.
-    pub fn overlaps(&self, other: &Bytes) -> bool {
-        self.start <= other.end && other.start <= self.end
-    }
-
-    /// The bytes that they have in common, if there are any.
-    pub fn common(&self, other: &Bytes) -> Option<Bytes> {
-        self.overlaps(other).then(|| Bytes { start: self.start.max(other.start), end: self.end.min(other.end) })
-    }
-}
+pub use tessera_wire::locks::{Bytes, Held};
 
 /// Disjoint locked ranges. See the module.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -98,6 +59,7 @@ impl Ranges {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    use tessera_wire::meta::LockMode;
 
     const BYTES: u64 = 24;
 

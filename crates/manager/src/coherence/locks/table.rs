@@ -7,11 +7,16 @@
 //! ever be served. A request that would close a cycle, in which each owner waits for a lock that the next one *holds*, is
 //! refused (POSIX, `fcntl`: EDEADLK). The table assumes that an owner waits for one thing at a time. If threads of one
 //! process wait for several, a request may be refused although another thread could have gone on, as on Linux.
+//!
+//! A file's locks may be *delegated* to one client: it holds one lock on all bytes that excludes all others, as the owner [`DELEGATE`], and
+//! decides about locks there by itself. Requests of other clients queue behind it, also those that may not wait. They go on in their order
+//! once the client has returned the delegation for the locks that its owners hold.
 
 use super::index::Index;
 use super::ranges::{Bytes, Held, Ranges};
 use std::cell::LazyCell;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use tessera_wire::locks::DELEGATE;
 use tessera_wire::meta::{LockFence, LockMode};
 
 /// The owner of a lock.
@@ -29,6 +34,9 @@ pub struct Ticket {
     /// Number of the request.
     pub seq: u64,
 }
+
+/// All bytes of a file.
+const ALL: Bytes = Bytes { start: 0, end: u64::MAX };
 
 /// Result of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,6 +72,8 @@ impl Want {
 pub(super) struct Waiter {
     pub(super) ticket: Ticket,
     pub(super) want: Want,
+    /// It waits for the return of a delegation only.
+    may_not_wait: bool,
 }
 
 #[derive(Debug, Default)]
@@ -92,6 +102,8 @@ pub struct LockTable {
     owned: HashMap<Owner, usize>,
     /// Requests granted after a wait and not yet reported.
     granted: Vec<(Ticket, LockFence)>,
+    /// Requests that ended without a lock after a wait, and are not yet reported.
+    refused: Vec<(Ticket, Want, LockResult)>,
     number: u64,
     last_fence: u64,
 }
@@ -110,6 +122,18 @@ impl File {
 
     fn is_free(&self, want: &Want) -> bool {
         self.holders(want).next().is_none()
+    }
+
+    /// The client that the file's locks are delegated to. Nobody else holds anything then.
+    fn delegate(&self) -> Option<u64> {
+        let (owner, _) = self.held.first_key_value()?;
+        (owner.number == DELEGATE).then_some(owner.client_id)
+    }
+
+    /// The owners of a client that hold locks.
+    fn owners_of(&self, client_id: u64) -> Vec<Owner> {
+        let owners = Owner { client_id, number: 0 }..=Owner { client_id, number: u64::MAX };
+        self.held.range(owners).map(|(owner, _)| *owner).collect()
     }
 
     /// Locks or unlocks bytes of an owner. Returns how many ranges it held before, and how many it holds now.
@@ -133,10 +157,8 @@ impl File {
         let before = self.held.len() + self.queue.len();
         let ended: Vec<u64> = self.fences.keys().copied().filter(|client_id| clients.contains(client_id)).collect();
         for client_id in ended {
-            let (first, last) = (Owner { client_id, number: 0 }, Owner { client_id, number: u64::MAX });
-            let owners: Vec<Owner> = self.held.range(first..=last).map(|(owner, _)| *owner).collect();
-            for owner in owners {
-                self.set(owner, Bytes { start: 0, end: u64::MAX }, None);
+            for owner in self.owners_of(client_id) {
+                self.set(owner, ALL, None);
             }
             self.fences.remove(&client_id);
         }
@@ -169,6 +191,79 @@ impl LockTable {
         }
     }
 
+    /// The client that a file's locks are delegated to.
+    pub fn delegate(&self, ino: u64) -> Option<u64> {
+        self.files.get(&ino)?.delegate()
+    }
+
+    /// Number of files whose locks are delegated to a client.
+    pub fn delegations_of(&self, client_id: u64) -> usize {
+        self.owned.get(&Owner { client_id, number: DELEGATE }).copied().unwrap_or(0)
+    }
+
+    /// Number of locks on a file that a client alone has locked, and where nobody waits.
+    pub fn held_alone(&self, ino: u64, client_id: u64) -> Option<usize> {
+        let file = self.files.get(&ino)?;
+        let is_alone = file.queue.is_empty() && file.held.keys().all(|owner| owner.client_id == client_id);
+        is_alone.then(|| file.held.values().map(Ranges::len).sum())
+    }
+
+    /// Replaces all that a client holds on a file, which takes no time in between, and gives the owners that held something. False: others
+    /// hold conflicting locks, and the client holds nothing now. It keeps its fence. Those that waited for a delegation go on.
+    pub fn replace(&mut self, ino: u64, client_id: u64, wants: &[Want]) -> (bool, Vec<Owner>) {
+        let was_delegated = self.delegate(ino) == Some(client_id);
+        let fence = self.fence(ino, client_id);
+        let before = self.files.get(&ino).map_or_else(Vec::new, |file| file.owners_of(client_id));
+        before.iter().for_each(|owner| self.change(ino, *owner, ALL, None));
+        let is_free = |table: &LockTable, want: &Want| table.files.get(&ino).is_none_or(|file| file.is_free(want));
+        let mut fits = true;
+        for want in wants {
+            fits = fits && is_free(self, want);
+            if fits {
+                self.change(ino, want.owner, want.bytes, Some(want.held));
+            }
+        }
+        if !fits {
+            wants.iter().for_each(|want| self.change(ino, want.owner, ALL, None));
+        }
+        if let Some(fence) = fence {
+            self.keep_fence(ino, client_id, fence);
+        }
+        self.settle(ino);
+        if was_delegated {
+            self.refuse_deadlocks(ino);
+        }
+        (fits, before)
+    }
+
+    /// The owners that hold a file's locks have just become known: refuses requests that wait there for owners that wait for them.
+    fn refuse_deadlocks(&mut self, ino: u64) {
+        let waiting = |table: &LockTable| -> Vec<Waiter> {
+            table.files.get(&ino).map_or_else(Vec::new, |file| file.queue.clone())
+        };
+        for waiter in waiting(self) {
+            if self.tickets.contains_key(&waiter.ticket) && self.waits_for_itself(&waiter.want) {
+                self.cancel(waiter.ticket);
+                self.refused.push((waiter.ticket, waiter.want, LockResult::Deadlock));
+            }
+        }
+        for waiter in waiting(self) {
+            self.circle(waiter.want.owner).into_iter().for_each(|ino| self.settle(ino));
+        }
+    }
+
+    /// Whether the holders in the way of a request wait for its owner. Only `fcntl` locks are checked for deadlock.
+    fn waits_for_itself(&self, want: &Want) -> bool {
+        let looks = want.held.families & 1 != 0 && self.holds_somewhere(want.owner);
+        let holders = || self.files.get(&want.ino).into_iter().flat_map(|file| file.holders(want));
+        looks && self.wait_for(holders().map(|(owner, _, _)| owner), want.owner, false)
+    }
+
+    /// Queues a request that may not wait, until the delegation is returned.
+    pub fn hold_back(&mut self, want: Want, ticket: Ticket) {
+        self.queue(Waiter { ticket, want, may_not_wait: true });
+    }
+
     /// Locks the range. If it must wait, queues with a `ticket`, and refuses without one.
     pub fn lock(&mut self, want: Want, ticket: Option<Ticket>) -> LockResult {
         let file = self.files.entry(want.ino).or_default();
@@ -187,17 +282,16 @@ impl LockTable {
             self.take(want);
             return LockResult::Granted;
         }
-        // Only `fcntl` locks are checked for deadlock.
-        let looks = want.held.families & 1 != 0 && self.holds_somewhere(want.owner);
-        if looks && self.wait_for(file.holders(&want).map(|(owner, _, _)| owner), want.owner, false) {
+        if self.waits_for_itself(&want) {
             return LockResult::Deadlock;
         }
-        self.queue(want, ticket);
+        self.queue(Waiter { ticket, want, may_not_wait: false });
         LockResult::Waiting
     }
 
-    fn queue(&mut self, want: Want, ticket: Ticket) {
-        self.files.entry(want.ino).or_default().queue.push(Waiter { ticket, want });
+    fn queue(&mut self, waiter: Waiter) {
+        let Waiter { ticket, want, .. } = waiter;
+        self.files.entry(want.ino).or_default().queue.push(waiter);
         self.waits.entry(want.owner).or_default().push(want.ino);
         if self.tickets.insert(ticket, want.ino).is_none() {
             *self.waiting.entry(ticket.client_id).or_default() += 1;
@@ -247,17 +341,28 @@ impl LockTable {
         }
     }
 
-    /// Grants the requests of a file's queue whose turn has come.
+    /// Grants the requests of a file's queue whose turn has come, and refuses those that waited for the return of a delegation only.
     fn settle(&mut self, ino: u64) {
-        while let Some(at) = self.next_served(ino) {
-            let Some(file) = self.files.get_mut(&ino) else { return };
-            let Waiter { ticket, want } = file.queue.remove(at);
+        loop {
+            self.serve(ino);
+            let Some(file) = self.files.get_mut(&ino).filter(|file| file.delegate().is_none()) else { break };
+            let Some(at) = file.queue.iter().position(|waiter| waiter.may_not_wait) else { break };
+            let Waiter { ticket, want, .. } = file.queue.remove(at);
             self.leave(ticket, want.owner, ino);
-            self.change(ino, want.owner, want.bytes, Some(want.held));
-            self.granted.extend(self.fence(ino, ticket.client_id).map(|fence| (ticket, fence)));
+            self.refused.push((ticket, want, LockResult::Refused));
         }
         if self.files.get(&ino).is_some_and(|file| file.held.is_empty() && file.queue.is_empty()) {
             self.files.remove(&ino);
+        }
+    }
+
+    fn serve(&mut self, ino: u64) {
+        while let Some(at) = self.next_served(ino) {
+            let Some(file) = self.files.get_mut(&ino) else { return };
+            let Waiter { ticket, want, .. } = file.queue.remove(at);
+            self.leave(ticket, want.owner, ino);
+            self.change(ino, want.owner, want.bytes, Some(want.held));
+            self.granted.extend(self.fence(ino, ticket.client_id).map(|fence| (ticket, fence)));
         }
     }
 
@@ -265,9 +370,12 @@ impl LockTable {
         let file = self.files.get(&ino)?;
         let may_be_in_circles = LazyCell::new(|| self.may_be_in_circles());
         (0..file.queue.len()).find(|&at| {
-            let want = &file.queue[at].want;
+            let Waiter { want, may_not_wait, .. } = &file.queue[at];
             if !file.is_free(want) {
                 return false;
+            }
+            if *may_not_wait {
+                return true;
             }
             let mut earlier = file.earlier(want, at).peekable();
             earlier.peek().is_none()
@@ -371,6 +479,11 @@ impl LockTable {
     /// Requests granted after a wait since the last call, each with the fence of its client's locks on the file.
     pub fn take_granted(&mut self) -> Vec<(Ticket, LockFence)> {
         std::mem::take(&mut self.granted)
+    }
+
+    /// Requests that ended without a lock after a wait, since the last call.
+    pub fn take_refused(&mut self) -> Vec<(Ticket, Want, LockResult)> {
+        std::mem::take(&mut self.refused)
     }
 
     /// Number of locks that a client holds.
