@@ -3,6 +3,7 @@
 tests/suites.py runs them. Each takes a `Place` and returns a short text on what it did; a failure is an exception.
 """
 
+import fcntl
 import filecmp
 import os
 import pathlib
@@ -181,6 +182,62 @@ def sqlite(place):
     return f"{rows} rows in 3 journal modes, two mounts, integrity ok"
 
 
+def turns(place):
+    """Two mounts write one database in turns, long enough for each to decide about its locks by itself, and then at once; so do they with a
+    counter under `flock`. No row and no step is missing."""
+    both, rows, wrong = (place.here / "t.db", place.there / "t.db"), 0, []
+
+    def insert(path, who, count):
+        db = sqlite3.connect(path, timeout=60)
+        try:
+            for _ in range(count):
+                with db:
+                    db.execute("BEGIN IMMEDIATE")
+                    [[last]] = db.execute("SELECT coalesce(max(id), 0) FROM t")
+                    db.execute("INSERT INTO t (id, who) VALUES (?, ?)", (last + 1, who))
+        except sqlite3.Error as error:
+            wrong.append(f"{who}: {error}")
+        finally:
+            db.close()
+
+    def count(path, times):
+        for _ in range(times):
+            with open(path, "r+", encoding="utf-8") as file:
+                fcntl.flock(file, fcntl.LOCK_EX)
+                steps = int(file.read())
+                file.seek(0)
+                file.write(f"{steps + 1}\n")
+
+    db = sqlite3.connect(both[0], timeout=60)
+    db.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, who TEXT)")
+    db.close()
+    for turn in range(8):
+        insert(both[turn % 2], f"turn {turn}", 12)
+        rows += 12
+    at_once = [threading.Thread(target=insert, args=(path, str(path), 40)) for path in both]
+    counters = (place.here / "steps", place.there / "steps")
+    counters[0].write_text("0\n", encoding="utf-8")
+    for turn in range(6):
+        count(counters[turn % 2], 10)
+    at_once += [threading.Thread(target=count, args=(path, 40)) for path in counters]
+    for thread in at_once:
+        thread.start()
+    for thread in at_once:
+        thread.join()
+    rows += 2 * 40
+    for path in both:
+        db = sqlite3.connect(path, timeout=60)
+        found = db.execute("SELECT count(*), max(id) FROM t").fetchone()
+        integrity = db.execute("PRAGMA integrity_check").fetchone()[0]
+        db.close()
+        if wrong or found != (rows, rows) or integrity != "ok":
+            raise RuntimeError(f"{path}: {found} of {rows} rows, integrity {integrity}; {'; '.join(wrong)}")
+    steps = [int(path.read_text(encoding="utf-8")) for path in counters]
+    if steps != [60 + 2 * 40] * 2:
+        raise RuntimeError(f"{steps} steps counted on two mounts, of {60 + 2 * 40}")
+    return f"{rows} rows and {steps[0]} steps by two mounts in turns and at once, none missing"
+
+
 def fio(place):
     """Blocks with checksums, written at random and read back: by calls, by mmap, unbuffered with syncs in between."""
     common = ["--directory", place.here, "--size=24M", "--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--verify_state_save=0", "--output-format=terse"]
@@ -231,6 +288,7 @@ ALL = {
     "git": (git, "git", "git"),
     "build": (build, "make", "make"),
     "sqlite": (sqlite, None, None),
+    "turns": (turns, None, None),
     "fio": (fio, "fio", "fio"),
     "together": (together, None, None),
 }
