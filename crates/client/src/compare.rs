@@ -11,10 +11,10 @@ use bytes::Bytes;
 use std::io::Read;
 use tessera_accel::hash::chunk_hash;
 use tessera_wire::content::Pieces;
-use tessera_wire::meta::{CompareFiles, FileDigest, MAX_FILES_COMPARED};
+use tessera_wire::meta::{CompareFiles, FileDigest, MAX_FILES_COMPARED, MAX_PIECES_COMPARED};
 
 impl Client {
-    /// The digest of what would be stored at `path` with these hints, for [`Client::compare`].
+    /// The digest of what would be stored at `path` with these hints, for [`Client::compare`]. `None`: it has too many pieces to be compared.
     ///
     /// # Errors
     /// A hint is invalid, there is no such directory, the manager does not answer, or the source cannot be read.
@@ -24,7 +24,7 @@ impl Client {
         hints: &[(String, String)],
         source: Source<'_>,
         cancel: &Cancel,
-    ) -> Result<[u8; 32], Error> {
+    ) -> Result<Option<[u8; 32]>, Error> {
         let options = PutOptions { hints: hints.to_vec(), ..PutOptions::default() };
         let policy = self.write_params(path, &options, None)?.expect_policy.unwrap_or_default();
         let (file, len_bytes) = (path.to_string(), source.len_bytes());
@@ -35,7 +35,7 @@ impl Client {
             Source::Sparse { file, len_bytes } => digesting.sparse(file, len_bytes)?,
             source => drop(digesting.run(source, 0)?),
         }
-        Ok(chunk_hash(&digesting.pieces.finish()).0)
+        Ok((!digesting.is_too_long()).then(|| digesting.pieces.digest()))
     }
 
     /// Whether the current versions of files, by inode, have the contents with these digests, and nothing of them needs to be stored again.
@@ -45,10 +45,14 @@ impl Client {
     /// The manager refuses, or does not answer.
     pub fn compare(&self, files: &[(u64, [u8; 32])]) -> Result<Vec<bool>, Error> {
         let mut equal = Vec::with_capacity(files.len());
-        for some in files.chunks(MAX_FILES_COMPARED) {
+        while equal.len() < files.len() {
+            let some = &files[equal.len()..files.len().min(equal.len() + MAX_FILES_COMPARED)];
             let digest = |(ino, digest): &(u64, [u8; 32])| FileDigest { ino: *ino, digest: digest.to_vec() };
-            let reply = self.ask(&CompareFiles { files: some.iter().map(digest).collect() })?;
-            equal.extend(reply.equal.into_iter().chain(std::iter::repeat(false)).take(some.len()));
+            let mut reply = self.ask(&CompareFiles { files: some.iter().map(digest).collect() })?;
+            if reply.equal.is_empty() {
+                reply.equal.push(false); // Nonsense, and no reason to ask for ever.
+            }
+            equal.extend(reply.equal.into_iter().take(some.len()));
         }
         Ok(equal)
     }
@@ -63,6 +67,10 @@ struct Digesting<'a> {
 }
 
 impl Digesting<'_> {
+    fn is_too_long(&self) -> bool {
+        self.pieces.count() > MAX_PIECES_COMPARED
+    }
+
     /// Adds a stream that begins at an offset of the file. Returns its length.
     fn run(&mut self, source: Source<'_>, base: u64) -> Result<u64, FileError> {
         let (mut input, mut cutting) = (Input::new(source), Cutting::new(self.rule, base));
@@ -79,7 +87,7 @@ impl Digesting<'_> {
                     false => self.pieces.named(len, &chunk_hash(&chunk).0),
                 }
             }
-            if stretch.last {
+            if stretch.last || self.is_too_long() {
                 return Ok(len_bytes);
             }
             rest = uncut;
@@ -91,7 +99,7 @@ impl Digesting<'_> {
         let mut at = 0;
         loop {
             let data = file.next_data(at, len_bytes).map_err(|e| Cause::Input(e.to_string()).of(&self.file))?;
-            let Some(data) = data else { break };
+            let Some(data) = data.filter(|_| !self.is_too_long()) else { break };
             self.pieces.hole(data.start - at);
             let len = data.end - data.start;
             let reader = &mut Read::take(&mut file, len);

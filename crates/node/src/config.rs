@@ -74,7 +74,7 @@ tessera_knobs::knobs! {
         rewrite_packs_every_ms: u64 = 600_000, in 0..=u64::MAX;
         /// Packs of whose bytes at most this share is left are written anew.
         rewrite_living_percent: u8 = 50, in 1..=90;
-        /// Small files that were written by themselves, and not written again for so long, move into packs when this node looks for packs.
+        /// Small files that were written by themselves, and not written again for so long, move into packs when this node looks for packs; 0: all.
         pack_after_ms: u64 = 600_000, in 0..=u64::MAX;
         /// A disk whose writes fail this often in a row (other than for want of space) has failed.
         disk_write_faults: u32 = 3;

@@ -4,8 +4,10 @@
 /// with the same description have the same bytes. Files with the same bytes may have been cut differently.
 #[derive(Debug, Clone, Default)]
 pub struct Pieces {
-    bytes: Vec<u8>,
+    /// Of what was described so far.
+    hasher: blake3::Hasher,
     hole_bytes: u64,
+    count: usize,
 }
 
 /// Bytes of a name, a BLAKE3-256.
@@ -23,11 +25,17 @@ impl Pieces {
         self.push(len_bytes, name);
     }
 
-    /// The description; its BLAKE3-256 is the file's digest.
+    /// How many were added, without a hole at the end.
     #[must_use]
-    pub fn finish(mut self) -> Vec<u8> {
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// The file's digest: BLAKE3-256 of the description.
+    #[must_use]
+    pub fn digest(mut self) -> [u8; 32] {
         self.end_hole();
-        self.bytes
+        self.hasher.finalize().into()
     }
 
     fn end_hole(&mut self) {
@@ -38,8 +46,8 @@ impl Pieces {
     }
 
     fn push(&mut self, len_bytes: u64, name: &[u8; NAME_BYTES]) {
-        self.bytes.extend_from_slice(&len_bytes.to_le_bytes());
-        self.bytes.extend_from_slice(name);
+        self.hasher.update(&len_bytes.to_le_bytes()).update(name);
+        self.count += 1;
     }
 }
 
@@ -54,7 +62,7 @@ mod tests {
             for (len, name) in pieces {
                 if *name == 0 { all.hole(*len) } else { all.named(*len, &[*name; NAME_BYTES]) }
             }
-            all.finish()
+            all.digest()
         };
         assert_eq!(of(&[(1, 0), (2, 0), (5, 7), (0, 0), (4, 0)]), of(&[(3, 0), (5, 7), (2, 0), (2, 0)]));
         let others: [&[(u64, u8)]; 5] = [&[], &[(3, 0)], &[(3, 7)], &[(3, 8)], &[(1, 7), (2, 7)]];

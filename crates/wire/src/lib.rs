@@ -49,6 +49,9 @@ pub mod meta {
 
     /// Files of one [`CompareFiles`].
     pub const MAX_FILES_COMPARED: usize = 4_096;
+
+    /// Pieces of a file that [`CompareFiles`] compares: a manager looks at so many for one request, which delays others by a quarter of a second.
+    pub const MAX_PIECES_COMPARED: usize = 256 << 10;
 }
 
 /// Requests to a node.

@@ -57,8 +57,13 @@ pub fn compare(
     let digests: Vec<Mutex<Option<[u8; 32]>>> = candidates.iter().map(|_| Mutex::default()).collect();
     let hash = |i: usize| {
         let Job { found, to } = &candidates[i].job;
-        // What cannot be read here is stored, which says why.
-        *digests[i].lock() = digest(store, found, to, condition).unwrap_or_default();
+        match digest(store, found, to, condition) {
+            Ok(digest) => *digests[i].lock() = digest,
+            // The other files would fail, too.
+            Err(failure) if pool::is_general(&failure) => return Err(failure),
+            // What cannot be read here is stored, which says why.
+            Err(_) => {}
+        }
         progress.steps()(Step { done: found.len_bytes(), total: None });
         Ok(())
     };
@@ -78,7 +83,7 @@ pub fn compare(
     Ok(compared)
 }
 
-/// The digest of a local file. `None`: it changed while it was read.
+/// The digest of a local file. `None`: it changed while it was read, or has too many pieces.
 fn digest(store: &Store, found: &LocalEntry, to: &StorePath, condition: &Condition) -> Outcome<Option<[u8; 32]>> {
     let Kind::File(len_bytes) = found.kind else { return Ok(None) };
     let mut file = found.open()?;
@@ -90,5 +95,5 @@ fn digest(store: &Store, found: &LocalEntry, to: &StorePath, condition: &Conditi
     };
     let digest = store.digest(to, &condition.hints, source, &Cancel::default())?;
     let after = watch.metadata().at(&found.path)?;
-    Ok((state(&before) == state(&after) && after.len() == len_bytes).then_some(digest))
+    Ok((state(&before) == state(&after) && after.len() == len_bytes).then_some(digest).flatten())
 }

@@ -4,7 +4,8 @@
 use crate::config::Config;
 use crate::error::{Result, invalid};
 use crate::log::registry::Command;
-use tessera_wire::meta::{ChunkAck, ChunkName, Commit};
+use crate::namespace::names::MAX_REMOVED_NAMES;
+use tessera_wire::meta::{ChunkAck, ChunkName, Commit, MAX_AT_ONCE};
 
 /// Most files, and most contents, of one pack.
 const MOST_IN_PACK: usize = 1_024;
@@ -25,15 +26,21 @@ pub(super) fn check(command: &Command, config: &Config) -> Result<()> {
             check_stored(&request.stored, config)
         }
         Command::CloseSession(request) => {
-            if request.readers.len() > MOST_READERS {
-                let got = request.readers.len();
-                return invalid(format!(
-                    "{got} readers to close, at most {MOST_READERS} at once; send several requests"
-                ));
-            }
+            check_count(request.readers.len(), "readers to close", MOST_READERS)?;
             check_stored(&request.stored, config)
         }
+        // These checks are made again where the command is applied. Here they come before it waits for anything.
+        Command::MakeEntries(request) => check_count(request.entries.len(), "entries to make", MAX_AT_ONCE),
+        Command::SetAttrs(request) => check_count(request.inodes.len(), "inodes to change", MAX_AT_ONCE),
+        Command::RemoveNames(request) => check_count(request.names.len(), "names to remove", MAX_REMOVED_NAMES),
         _ => Ok(()),
+    }
+}
+
+fn check_count(count: usize, what: &str, most: usize) -> Result<()> {
+    match count > most {
+        true => invalid(format!("{count} {what}, at most {most} at once; send several requests")),
+        false => Ok(()),
     }
 }
 
@@ -44,7 +51,8 @@ fn check_commit(request: &Commit, config: &Config) -> Result<()> {
         return invalid(format!("more than {most} {what}; stage parts with `partial`"));
     }
     if let Some(pack) = &request.pack {
-        let (files, contents, moved) = (pack.files.len(), pack.contents.len(), pack.moved.len());
+        let (files, contents) = (pack.files.len(), pack.contents.len());
+        let moved = pack.moved.len() + pack.moved_files.len();
         if files.max(contents).max(moved) > MOST_IN_PACK {
             let text = format!(
                 "{files} files, {contents} contents and {moved} moved ones in a pack, at most {MOST_IN_PACK} of each"
@@ -53,7 +61,8 @@ fn check_commit(request: &Commit, config: &Config) -> Result<()> {
         }
     }
     let of_files = request.pack.iter().flat_map(|pack| &pack.files).map(|file| file.extents.len());
-    if of_files.fold(0, usize::saturating_add) > most {
+    let of_moved = request.pack.iter().flat_map(|pack| &pack.moved_files).map(|file| file.places.len());
+    if of_files.chain(of_moved).fold(0, usize::saturating_add) > most {
         return invalid(format!("more than {most} extents of the files of one pack; send several packs"));
     }
     request.open.as_ref().map_or(Ok(()), |open| check_query(&open.chunks, config))

@@ -14,10 +14,7 @@ use crate::namespace::inodes;
 use std::collections::HashMap;
 use tessera_wire::Extent;
 use tessera_wire::content::Pieces;
-use tessera_wire::meta::{CompareFiles, CompareFilesReply, FileDigest, MAX_FILES_COMPARED};
-
-/// Extents of a file. A longer one is stored again, which sends nothing that is known.
-const MOST_EXTENTS_COMPARED: usize = 16_384;
+use tessera_wire::meta::{CompareFiles, CompareFilesReply, FileDigest, MAX_FILES_COMPARED, MAX_PIECES_COMPARED};
 
 row! {
     struct Whole {
@@ -36,6 +33,16 @@ struct Comparison<'a> {
     any_missing: bool,
     /// Length and name of each chunk that was looked at; `None`: it is not durable.
     chunks: HashMap<u64, Option<(u64, [u8; 32])>>,
+    /// Extents that may still be read for this request.
+    extents_left: usize,
+}
+
+/// What a file is, compared with what a client has.
+enum Verdict {
+    Digest([u8; 32]),
+    Incomparable,
+    /// It has more extents than may still be read.
+    Later,
 }
 
 /// Answers [`CompareFiles`].
@@ -50,39 +57,50 @@ pub fn compare_files(db: &Db, request: &CompareFiles) -> Result<CompareFilesRepl
         ));
     }
     let (caches, any_missing) = (Caches::default(), missing::any(db)?);
-    let mut comparison = Comparison { db, caches, any_missing, chunks: HashMap::new() };
+    let extents_left = if cfg!(test) { 64 } else { MAX_PIECES_COMPARED };
+    let mut comparison = Comparison { db, caches, any_missing, chunks: HashMap::new(), extents_left };
     let mut equal = Vec::with_capacity(files);
     for file in &request.files {
-        equal.push(match comparison.digest(file) {
+        equal.push(match comparison.look(file) {
             // What is wrong is said to the client that stores the file.
             Err(Failure::Refused(_)) => false,
-            digest => digest?.is_some_and(|digest| digest[..] == file.digest[..]),
+            verdict => match verdict? {
+                Verdict::Digest(digest) => digest[..] == file.digest[..],
+                Verdict::Later if !equal.is_empty() => break,
+                Verdict::Incomparable | Verdict::Later => false,
+            },
         });
     }
     Ok(CompareFilesReply { equal })
 }
 
 impl Comparison<'_> {
-    /// The digest of the current version; `None` if it cannot be compared.
-    fn digest(&mut self, file: &FileDigest) -> Result<Option<[u8; 32]>> {
+    /// Looks at the current version.
+    fn look(&mut self, file: &FileDigest) -> Result<Verdict> {
         let inode = inodes::get(self.db, file.ino)?;
         if !inode.is_file() {
-            return Ok(None);
+            return Ok(Verdict::Incomparable);
         }
         let (number, size) = (inode.version_number, inode.size_bytes);
-        let extents = versions::read(self.db, inode.ino, number, size, 0, size, MOST_EXTENTS_COMPARED)?;
-        if extents.last().map_or(0, Extent::end) < size {
-            return Ok(None);
+        if self.extents_left == 0 {
+            return Ok(Verdict::Later);
         }
+        let extents = versions::read(self.db, inode.ino, number, size, 0, size, self.extents_left)?;
+        if extents.last().map_or(0, Extent::end) < size {
+            return Ok(Verdict::Later);
+        }
+        // Also a file without extents is looked at.
+        self.extents_left = self.extents_left.saturating_sub(extents.len().max(1));
         let mut pieces = Pieces::default();
         for extent in &extents {
             match self.name(extent)? {
                 _ if extent.chunk_id == 0 => pieces.hole(extent.len_bytes),
-                Some(name) => pieces.named(extent.len_bytes, &name),
-                None => return Ok(None),
+                Some(name) if extent.name_prefix == Extent::prefix_of(&name) => pieces.named(extent.len_bytes, &name),
+                // A reader would refuse the bytes if another name were written there.
+                _ => return Ok(Verdict::Incomparable),
             }
         }
-        Ok(Some(blake3::hash(&pieces.finish()).into()))
+        Ok(Verdict::Digest(pieces.digest()))
     }
 
     /// The name of an extent's bytes, if it is all of a durable chunk, or of a content of one.

@@ -240,6 +240,8 @@ pub fn make_node(ctx: &mut Ctx, request: &MakeNode) -> Result<Entry> {
     let (parent, there) = new_name(ctx, request.parent, &request.name)?;
     match there {
         Some(there) if request.exist_ok && there.is_file() && kind == InodeKind::File => return Ok(there.entry()),
+        // Its number was drawn for this client, which has asked before and got no answer.
+        Some(there) if request.ino == there.ino && there.kind == kind as i32 => return Ok(there.entry()),
         Some(_) => return exists(&request.name),
         None => {}
     }

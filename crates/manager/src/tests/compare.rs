@@ -12,7 +12,7 @@ fn digest(len_bytes: u64, names: &[u8]) -> Vec<u8> {
     for name in names {
         if *name == 0 { pieces.hole(len_bytes) } else { pieces.named(len_bytes, &[*name; 32]) }
     }
-    blake3::hash(&pieces.finish()).as_bytes().to_vec()
+    pieces.digest().to_vec()
 }
 
 fn ino(rig: &mut Rig, name: &str) -> u64 {
@@ -100,4 +100,22 @@ fn a_file_with_too_few_fragments_or_that_cannot_be_read_is_not_equal() {
     rig.core.propose(ChunksUnreadable { chunk_ids: vec![ack.chunk_id] }.propose());
     rig.settle();
     assert_eq!(compare(&mut rig, &asked), [false, true], "a reader found it unreadable");
+}
+
+/// P14: a request asks for work within bounds. The manager answers for the first files, and the client asks on.
+#[test]
+fn a_request_is_answered_for_as_many_files_as_it_may_look_at() {
+    let mut rig = Rig::new(4);
+    let names: Vec<u8> = (1..=30).collect();
+    let long: Vec<u8> = (1..=90).collect();
+    for (name, content) in [("a", &names), ("b", &names), ("c", &names), ("long", &long)] {
+        rig.put(1, name, content).unwrap();
+    }
+    let asked: Vec<(u64, Vec<u8>)> = ["a", "b", "c", "long"]
+        .into_iter()
+        .map(|name| (ino(&mut rig, name), digest(100, if name == "long" { &long } else { &names })))
+        .collect();
+    assert_eq!(compare(&mut rig, &asked), [true, true], "a third one would be too many pieces");
+    assert_eq!(compare(&mut rig, &asked[2..]), [true]);
+    assert_eq!(compare(&mut rig, &asked[3..]), [false], "it is too long for any request");
 }

@@ -112,6 +112,19 @@ fn a_number_is_used_once_and_only_if_it_was_drawn() {
     rig.audit();
 }
 
+/// P8: a client that got no answer for minutes asks again in another request. The file is the one that it has made.
+#[test]
+fn a_file_that_was_made_without_an_answer_is_ones_own() {
+    let (mut rig, d, inos) = rig();
+    let first = make_node(&mut rig, d, "f", inos.first);
+    let made = rig.ask(&first).unwrap();
+    let again = make_node(&mut rig, d, "f", inos.first);
+    assert_eq!(rig.ask(&again).unwrap().attr, made.attr);
+    let other = make_node(&mut rig, d, "f", inos.first + 1);
+    assert_eq!(rig.ask(&other).unwrap_err().code(), Code::Exists);
+    rig.audit();
+}
+
 #[test]
 fn a_name_that_is_taken_is_not_taken_over() {
     let (mut rig, d, inos) = rig();

@@ -383,6 +383,8 @@ impl EntryCache {
         }
         if self.inodes.len() >= MAX_INODES {
             (self.inodes, self.names) = Default::default();
+            // No recall will name what the kernel knows of these.
+            self.names_untold();
         }
         // Between the end of the lease and this answer, no recall would have reported that the inode lost a name.
         if let Some(leased) = self.inodes.get(&attr.ino)
