@@ -122,7 +122,7 @@ pub(crate) struct Cell {
     pub(crate) values: Vec<Owned>,
     /// The manifest no longer names this cell: its file is removed with the last reference.
     pub(crate) obsolete: AtomicBool,
-    /// The damage that a merge found in this cell; later merges leave it out.
+    /// The damage or the failed read that a merge met in this cell or its value files; later merges leave it out.
     pub(crate) damage: OnceLock<Error>,
     pub(crate) context: Arc<StoreContext>,
 }
@@ -168,9 +168,9 @@ impl StoreContext {
     }
 }
 
-/// Reads exactly `bytes`. The file's length is known, so a short read is damage.
+/// Reads exactly `bytes`, with one retry. The file's length is known, so a short read is damage.
 pub(crate) fn read_exact(file: &dyn DiskFile, path: &str, offset: u64, bytes: &mut [u8]) -> Result<(), Error> {
-    file.read_at(offset, bytes).map_err(|e| match e {
+    file.read_twice(offset, bytes).map_err(|e| match e {
         DiskError::ShortRead { expected, got, .. } => {
             Error::damaged(path, offset, format!("the file ends here: {got} of {expected} bytes"))
         }

@@ -1,6 +1,6 @@
 //! Why an operation failed: facts as fields, the way out in the text (P14).
 
-use tessera_disk::DiskError;
+use tessera_disk::{DiskError, DiskOp};
 use tessera_disk::record::{HeaderFault, HeaderFormat};
 
 use crate::options::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
@@ -123,6 +123,18 @@ impl Error {
                 Self::damaged(file, offset, what)
             }
             HeaderFault::Version(found) => Error::NewerFormat { file: file.into(), found, supported: format.version },
+        }
+    }
+
+    /// The file that is damaged or of which the disk could not read a part, if that is what failed.
+    pub(crate) fn unreadable_file(&self) -> Option<&str> {
+        match self {
+            Error::Damaged { file, .. } => Some(file),
+            Error::Disk(error) => match &**error {
+                DiskError::Io { path, op: DiskOp::Read, .. } => Some(path),
+                _ => None,
+            },
+            _ => None,
         }
     }
 

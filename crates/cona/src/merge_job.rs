@@ -456,10 +456,10 @@ fn values_to_relocate(inputs: &[Arc<Cell>], buffer_bytes: u64, all: bool) -> Has
     files().filter(|owned| dead(owned) || (many && small(owned))).map(|owned| owned.file.number).collect()
 }
 
-/// Marks damaged inputs so that no merge takes them. Their other records stay readable, and no merge hides the damage.
+/// Marks inputs that are damaged or cannot be read, so that no merge takes them. Their other records stay readable, and no
+/// merge hides the damage.
 fn mark_damaged(inputs: &[Arc<Cell>], error: &Error) {
-    if let Error::Damaged { file, .. } = error {
-        let of = |c: &&Arc<Cell>| c.path == *file || c.values.iter().any(|owned| owned.file.path == *file);
-        inputs.iter().filter(of).for_each(|c| drop(c.damage.set(error.clone())));
-    }
+    let Some(file) = error.unreadable_file() else { return };
+    let of = |c: &&Arc<Cell>| c.path == file || c.values.iter().any(|owned| owned.file.path == file);
+    inputs.iter().filter(of).for_each(|c| drop(c.damage.set(error.clone())));
 }

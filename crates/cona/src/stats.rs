@@ -67,7 +67,7 @@ pub struct Stats {
     pub merged_records: u64,
     /// Lookups answered by cells, per level (255: the oldest, folded cell). Levels without any are left out.
     pub level_hits: Vec<(u32, u64)>,
-    /// Cells in which a merge found damage.
+    /// Cells in which a merge found damage or a part that the disk cannot read.
     pub damaged_cells: u64,
     /// The last background failure.
     pub failure: Option<String>,

@@ -246,28 +246,46 @@ fn the_highest_file_number_is_ignored() {
     assert_eq!(store.get(b"key").unwrap().as_deref(), Some(&b"value"[..]));
 }
 
-/// Once the oldest cell is damaged, newer cells are still merged among themselves.
-#[test]
-fn merges_go_on_above_a_damaged_cell() {
+/// Once the oldest cell is harmed by `harm`, which gets one of its files, newer cells are still merged among themselves.
+fn merges_go_on(background: Background, apart_bytes: u64, harm: fn(&SimDisk, &str) -> bool) {
     let sim = SimDisk::new(0);
-    let store = Store::open_on(Arc::new(sim.clone()), "", Options { apart_bytes: u64::MAX, ..small() }).unwrap();
+    let options = Options { apart_bytes, background, ..small() };
+    let store = Store::open_on(Arc::new(sim.clone()), "", options).unwrap();
     let key = |n: u32| n.to_be_bytes();
     (0..500).for_each(|n| store.put(&key(n), &[n as u8; 100]).unwrap());
     store.compact().unwrap();
-    let cell = sim.paths().into_iter().find(|p| p.ends_with(".cell")).unwrap();
-    sim.rot(&cell, 7000, 1);
-    (0..500).for_each(|n| store.put(&key(n), &[1; 100]).unwrap());
+    let suffix = if apart_bytes == u64::MAX { ".cell" } else { ".values" };
+    let file = sim.paths().into_iter().find(|p| p.ends_with(suffix)).unwrap();
+    assert!(harm(&sim, &file));
+    // So many values are dead that the others are written anew, if they are apart.
+    (0..250).for_each(|n| store.put(&key(2 * n), &[1; 100]).unwrap());
     // Whether this merge or one in the background met the damage: compacting says so.
     for _ in 0..2 {
-        assert!(store.compact().is_err_and(|error| error.is_damage() && error.to_string().contains(&cell)));
+        assert!(store.compact().is_err_and(|error| error.to_string().contains(&file)));
     }
     assert_eq!(store.stats().damaged_cells, 1);
     for n in 0..10_000 {
         store.put(&key(1000 + n), &[n as u8; 100]).unwrap();
     }
+    store.settle().unwrap();
     let stats = store.stats();
     assert!(stats.flushes > 200 && stats.cells.len() < 24, "{stats:?}");
     assert_eq!(store.get(&key(1003)).unwrap(), Some(vec![3; 100]));
+}
+
+#[test]
+fn merges_go_on_above_a_damaged_cell() {
+    merges_go_on(Background::Inline, u64::MAX, |sim, file| sim.rot(file, 7000, 1));
+}
+
+/// A sector that cannot be read is damage to merges, in a cell and in a value file.
+#[test]
+fn merges_go_on_above_a_cell_with_an_unreadable_sector() {
+    for background in [Background::Inline, Background::Threads(1)] {
+        for apart_bytes in [u64::MAX, 64] {
+            merges_go_on(background, apart_bytes, |sim, file| sim.break_sector(file, 7000));
+        }
+    }
 }
 
 /// What keeps a store from being opened, verify finds while it is open.
