@@ -1,7 +1,7 @@
 //! Why an operation failed: facts as fields, the way out in the text (P14).
 
-use tessera_disk::{DiskError, DiskOp};
 use tessera_disk::record::{HeaderFault, HeaderFormat};
+use tessera_disk::{DiskError, DiskOp};
 
 use crate::options::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
 

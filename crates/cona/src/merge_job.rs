@@ -17,7 +17,7 @@ use crate::merge::Merger;
 use crate::options::Background;
 use crate::page::Content;
 use crate::plan::{self, Plan, View};
-use crate::state::{Shared, State};
+use crate::state::{Retry, Shared, State};
 use crate::values::{Owned, Pointer};
 
 /// Bytes that a merge reads ahead from each cell.
@@ -25,11 +25,6 @@ const AHEAD_BYTES: u32 = 512 << 10;
 
 /// Records after which a merge asks for the values of as many that it writes anew.
 const VALUES_AHEAD: usize = 64;
-
-/// A thread without work looks again after this long even if nothing signals.
-const IDLE: Duration = Duration::from_secs(5);
-/// The same after a failure, which may pass.
-const AGAIN: Duration = Duration::from_millis(200);
 
 /// Work in progress.
 #[derive(Default)]
@@ -74,25 +69,35 @@ impl Shared {
     pub(crate) fn work_step(&self) -> Result<bool, Error> {
         self.check_running()?;
         let counters = &self.context.counters;
-        let flushed = timed(&counters.flush_us, || self.flush_one());
-        let done = match &flushed {
-            Ok(false) => timed(&counters.merge_us, || self.merge_slice()),
-            _ => flushed.clone(),
-        };
+        let may_flush = self.may_try(|failures| &failures.flush_retry);
+        let flushed = if may_flush { timed(&counters.flush_us, || self.flush_one()) } else { Ok(false) };
+        // After a failed flush, too: a merge may free the space that it lacked.
+        let merge = || timed(&counters.merge_us, || self.merge_slice());
+        let merged = if matches!(flushed, Ok(true)) { Ok(false) } else { merge() };
         self.remove_obsolete_files();
+        self.note_outcome(&flushed, &merged);
+        if matches!(merged, Ok(true)) { merged } else { flushed.and_then(|done| Ok(done | merged?)) }
+    }
+
+    fn note_outcome(&self, flushed: &Result<bool, Error>, merged: &Result<bool, Error>) {
         let mut failures = self.failures.lock();
-        match (&flushed, &done) {
-            (Ok(true), _) => failures.flush = None,
-            (Err(error), _) => failures.flush = Some(error.clone()),
-            (Ok(false), Err(error)) => failures.merge = Some(error.clone()),
-            (Ok(false), Ok(_)) => {}
+        match flushed {
+            Ok(true) => (failures.flush, failures.flush_retry) = Default::default(),
+            Ok(false) => {}
+            Err(error) => {
+                failures.flush = Some(error.clone());
+                failures.flush_retry.failed();
+            }
+        }
+        if let Err(error) = merged {
+            failures.merge = Some(error.clone());
+            failures.merge_retry.failed();
         }
         drop(failures);
-        if let Err(error) = &done {
+        for error in [flushed, merged].into_iter().filter_map(|done| done.as_ref().err()) {
             self.note_failure(error);
             self.notify();
         }
-        done
     }
 
     /// Does all the work that is due.
@@ -108,15 +113,15 @@ impl Shared {
             if self.stopping.load(Ordering::Acquire) {
                 return;
             }
-            let wait = match self.work_step() {
-                Ok(true) => continue,
-                // Whatever makes work signals. A store at rest should not wake its machine.
-                Ok(false) => IDLE,
-                Err(_) => AGAIN,
-            };
+            if matches!(self.work_step(), Ok(true)) {
+                continue;
+            }
+            // Nothing to do, or a failure that may pass: wait for a signal, with a timeout. What failed is not tried
+            // before its time, whatever signals come.
+            let pause = self.failures.lock().pause();
             let mut signal = self.signal.lock();
             if *signal == seen && !self.stopping.load(Ordering::Acquire) {
-                self.changed.wait_for(&mut signal, wait);
+                self.changed.wait_for(&mut signal, pause);
             }
         }
     }
@@ -285,10 +290,21 @@ impl Shared {
             .collect();
         let merge = if jobs.whole { plan::whole(&views) } else { plan::next(&views, self.options.shape) };
         merge.or_else(|| {
-            let full = |at: &usize| views[*at].is_free() && values_due(&cells[*at], jobs.whole);
+            let full = |at: &usize| {
+                let inputs = std::slice::from_ref(&cells[*at]);
+                views[*at].is_free() && values_due(&cells[*at], jobs.whole) && {
+                    let relocate = values_to_relocate(inputs, self.options.buffer_bytes, jobs.whole);
+                    self.has_room(relocation_bytes(inputs, &relocate))
+                }
+            };
             let at = (0..cells.len()).find(full)?;
             Some(Plan { from: at, to: at, level: cells[at].level })
         })
+    }
+
+    /// True if the disk has room for so many bytes, as far as it tells.
+    fn has_room(&self, bytes: u64) -> bool {
+        self.context.disk.space().map_or(true, |space| space.free_bytes >= bytes)
     }
 
     fn plan(&self, jobs: &mut Jobs) -> Result<Option<MergeJob>, Error> {
@@ -303,7 +319,10 @@ impl Shared {
         let ahead = (AHEAD_BYTES / self.options.page_bytes).max(1);
         let merger = Merger::of_cells(&inputs, ahead).inspect_err(|e| mark_damaged(&inputs, e))?;
         let mut writer = self.new_cell(plan.level, oldest)?;
-        let relocate = values_to_relocate(&inputs, self.options.buffer_bytes, whole);
+        let mut relocate = values_to_relocate(&inputs, self.options.buffer_bytes, whole);
+        if !relocate.is_empty() && !self.has_room(relocation_bytes(&inputs, &relocate)) {
+            relocate.clear();
+        }
         writer.adopt(inputs.iter().flat_map(|c| &c.values).map(|owned| owned.file.clone()));
         jobs.busy.extend(inputs.iter().map(|c| c.number()));
         let total_bytes = inputs.iter().map(|c| c.footer.user_bytes).sum();
@@ -322,8 +341,9 @@ impl Shared {
 
     /// Advances the merge with the least work left by one slice.
     fn merge_slice(&self) -> Result<bool, Error> {
+        let may_begin = self.may_try(|failures| &failures.merge_retry);
         let mut jobs = self.jobs.lock();
-        while let Some(job) = self.plan(&mut jobs)? {
+        while may_begin && let Some(job) = self.plan(&mut jobs)? {
             jobs.waiting.push(job);
         }
         let left = |job: &MergeJob| job.total_bytes.saturating_sub(job.done_bytes);
@@ -394,6 +414,9 @@ impl Shared {
         drop(jobs);
         drop(inputs);
         self.context.counters.merges.fetch_add(1, Ordering::Relaxed);
+        if result.is_ok() {
+            self.failures.lock().merge_retry = Retry::default();
+        }
         self.notify();
         result
     }
@@ -454,6 +477,14 @@ fn values_to_relocate(inputs: &[Arc<Cell>], buffer_bytes: u64, all: bool) -> Has
     let many = files().filter(small).count() >= SMALL_FILES_MAX;
     let dead = |owned: &Owned| owned.dead_bytes() > if all { 0 } else { owned.file.file_bytes * DEAD_PERCENT / 100 };
     files().filter(|owned| dead(owned) || (many && small(owned))).map(|owned| owned.file.number).collect()
+}
+
+/// Most bytes that a merge writes if it writes the living values of the files `relocate` anew. It is not begun without
+/// room for them: it would fill the disk for all writers and fail in the end.
+fn relocation_bytes(inputs: &[Arc<Cell>], relocate: &HashSet<u64>) -> u64 {
+    let pages: u64 = inputs.iter().map(|cell| cell.footer.file_bytes()).sum();
+    let files = inputs.iter().flat_map(|cell| &cell.values).filter(|owned| relocate.contains(&owned.file.number));
+    pages + files.map(|owned| owned.live_bytes).sum::<u64>()
 }
 
 /// Marks inputs that are damaged or cannot be read, so that no merge takes them. Their other records stay readable, and no

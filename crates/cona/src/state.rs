@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex, RwLock};
 
@@ -12,7 +13,7 @@ use crate::commit::Committer;
 use crate::error::Error;
 use crate::index::hash_key;
 use crate::merge_job::Jobs;
-use crate::options::Options;
+use crate::options::{Background, Options};
 
 /// What a reader holds: buffers and cells that stay alive while it holds them.
 #[derive(Clone)]
@@ -35,6 +36,49 @@ pub(crate) struct Failures {
     pub(crate) flush: Option<Error>,
     /// The last failure of a merge.
     pub(crate) merge: Option<Error>,
+    pub(crate) flush_retry: Retry,
+    pub(crate) merge_retry: Retry,
+}
+
+impl Failures {
+    /// Forgets failures that may have passed, so that threads try again now.
+    pub(crate) fn forget(&mut self) {
+        (self.flush, self.merge) = (None, None);
+        (self.flush_retry, self.merge_retry) = Default::default();
+    }
+
+    /// How long a thread without work sleeps at most.
+    pub(crate) fn pause(&self) -> Duration {
+        let retries = [&self.flush_retry, &self.merge_retry].map(Retry::time_left);
+        retries.into_iter().filter(|left| !left.is_zero()).fold(PAUSE_MAX, Duration::min)
+    }
+}
+
+/// Longest sleep of a thread without work: whatever makes work signals, and a store at rest should not wake its machine.
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Time after the first failure until threads try again; doubles with each further failure.
+const RETRY_FIRST: Duration = Duration::from_millis(10);
+/// Longest time until threads try again.
+const RETRY_MAX: Duration = Duration::from_secs(1);
+
+/// When threads try failed work again. Work on the caller's thread is tried whenever the caller asks for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Retry {
+    failures: u32,
+    at: Option<Instant>,
+}
+
+impl Retry {
+    pub(crate) fn time_left(&self) -> Duration {
+        self.at.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// Notes one more failure without a success.
+    pub(crate) fn failed(&mut self) {
+        let pause = RETRY_FIRST.saturating_mul(1 << self.failures.min(16)).min(RETRY_MAX);
+        self.failures = self.failures.saturating_add(1);
+        self.at = Some(Instant::now() + pause);
+    }
 }
 
 pub(crate) struct Shared {
@@ -94,6 +138,11 @@ impl Shared {
         if self.context.disk.is_poisoned() {
             self.stop(error);
         }
+    }
+
+    /// True if work may be tried that `retry` is about.
+    pub(crate) fn may_try(&self, retry: fn(&Failures) -> &Retry) -> bool {
+        self.options.background == Background::Inline || retry(&self.failures.lock()).time_left().is_zero()
     }
 
     /// Removes the files of cells that are no longer in use.

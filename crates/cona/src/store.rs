@@ -291,7 +291,8 @@ impl Store {
 
     fn wait(&self, done: impl Fn(&Shared) -> bool) -> Result<(), Error> {
         let shared = &self.shared;
-        shared.failures.lock().merge = None;
+        shared.failures.lock().forget();
+        shared.notify();
         loop {
             if done(shared) {
                 shared.remove_obsolete_files();
