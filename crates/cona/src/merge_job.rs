@@ -35,6 +35,8 @@ pub(crate) struct Jobs {
     busy: HashSet<u64>,
     /// Merge everything into one cell once no cell is busy.
     pub(crate) whole: bool,
+    /// Why the last merge failed that was to leave one cell.
+    pub(crate) whole_failure: Option<Error>,
 }
 
 /// A merge that can pause and resume.
@@ -44,6 +46,8 @@ struct MergeJob {
     merger: Merger,
     writer: CellWriter,
     oldest: bool,
+    /// It is to leave one cell.
+    whole: bool,
     /// Numbers of the value files whose values are written anew.
     relocate: HashSet<u64>,
     /// A value that is written anew.
@@ -89,14 +93,22 @@ impl Shared {
                 failures.flush_retry.failed();
             }
         }
-        if let Err(error) = merged {
-            failures.merge = Some(error.clone());
-            failures.merge_retry.failed();
-        }
         drop(failures);
         for error in [flushed, merged].into_iter().filter_map(|done| done.as_ref().err()) {
             self.note_failure(error);
             self.notify();
+        }
+    }
+
+    /// Notes how a merge ended, before anybody can see that it did.
+    fn note_merge(&self, outcome: &Result<(), Error>) {
+        let mut failures = self.failures.lock();
+        match outcome {
+            Ok(()) => failures.merge_retry = Retry::default(),
+            Err(error) => {
+                failures.merge = Some(error.clone());
+                failures.merge_retry.failed();
+            }
         }
     }
 
@@ -307,6 +319,19 @@ impl Shared {
         self.context.disk.space().map_or(true, |space| space.free_bytes >= bytes)
     }
 
+    /// The failure that keeps dead values if the disk has no room to write those anew that live.
+    pub(crate) fn lacks_room(&self) -> Option<Error> {
+        let lacks = |cell: &Arc<Cell>| {
+            let inputs = std::slice::from_ref(cell);
+            let relocate = values_to_relocate(inputs, self.options.buffer_bytes, true);
+            values_due(cell, true) && !self.has_room(relocation_bytes(inputs, &relocate))
+        };
+        let lacking = self.current().cells.iter().any(lacks);
+        lacking.then(|| Error::NoSpace {
+            what: format!("{}: values that are to be written anew", self.context.describe()),
+        })
+    }
+
     fn plan(&self, jobs: &mut Jobs) -> Result<Option<MergeJob>, Error> {
         let state = self.current();
         let cells = &state.cells;
@@ -315,28 +340,41 @@ impl Shared {
         let Some(plan) = plan else { return Ok(None) };
         let inputs = cells[plan.from..=plan.to].to_vec();
         assert!(inputs.iter().all(|c| !jobs.busy.contains(&c.number())), "a cell is in two merges");
-        let oldest = plan.to + 1 == cells.len();
+        let job = self.begin_merge(inputs, plan.level, plan.to + 1 == cells.len(), whole);
+        match &job {
+            Ok(job) => jobs.busy.extend(job.inputs.iter().map(|c| c.number())),
+            Err(error) => {
+                self.note_merge(&Err(error.clone()));
+                if whole {
+                    jobs.whole_failure = Some(error.clone());
+                }
+            }
+        }
+        job.map(Some)
+    }
+
+    fn begin_merge(&self, inputs: Vec<Arc<Cell>>, level: u32, oldest: bool, whole: bool) -> Result<MergeJob, Error> {
         let ahead = (AHEAD_BYTES / self.options.page_bytes).max(1);
         let merger = Merger::of_cells(&inputs, ahead).inspect_err(|e| mark_damaged(&inputs, e))?;
-        let mut writer = self.new_cell(plan.level, oldest)?;
+        let mut writer = self.new_cell(level, oldest)?;
         let mut relocate = values_to_relocate(&inputs, self.options.buffer_bytes, whole);
         if !relocate.is_empty() && !self.has_room(relocation_bytes(&inputs, &relocate)) {
             relocate.clear();
         }
         writer.adopt(inputs.iter().flat_map(|c| &c.values).map(|owned| owned.file.clone()));
-        jobs.busy.extend(inputs.iter().map(|c| c.number()));
         let total_bytes = inputs.iter().map(|c| c.footer.user_bytes).sum();
-        Ok(Some(MergeJob {
+        Ok(MergeJob {
             inputs,
             merger,
             writer,
             oldest,
+            whole,
             relocate,
             value: Vec::new(),
             asked: 0,
             done_bytes: 0,
             total_bytes,
-        }))
+        })
     }
 
     /// Advances the merge with the least work left by one slice.
@@ -401,22 +439,24 @@ impl Shared {
     }
 
     fn finish_merge(&self, job: MergeJob, merged: Result<(), Error>) -> Result<(), Error> {
-        let MergeJob { inputs, merger, writer, .. } = job;
+        let MergeJob { inputs, merger, writer, whole, .. } = job;
         drop(merger);
         if let Err(error) = &merged {
             mark_damaged(&inputs, error);
         }
         let result = self.finish_cell(writer, merged).and_then(|cell| self.publish(&inputs, cell, None));
+        self.note_merge(&result);
         let mut jobs = self.jobs.lock();
         inputs.iter().for_each(|c| {
             jobs.busy.remove(&c.number());
         });
+        // Under the lock that tells whether anything is going on: whoever waits for this merge sees how it ended.
+        if let (true, Err(error)) = (whole, &result) {
+            jobs.whole_failure = Some(error.clone());
+        }
         drop(jobs);
         drop(inputs);
         self.context.counters.merges.fetch_add(1, Ordering::Relaxed);
-        if result.is_ok() {
-            self.failures.lock().merge_retry = Retry::default();
-        }
         self.notify();
         result
     }

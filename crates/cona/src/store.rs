@@ -266,10 +266,11 @@ impl Store {
         self.wait(Shared::is_idle)
     }
 
-    /// Merges everything into one cell. No deleted or overwritten byte is left. Returns what it did.
+    /// Merges everything into one cell. No deleted or overwritten byte is left of what was written before. Returns what it
+    /// did.
     ///
     /// # Errors
-    /// The disk's, or [`Error::Damaged`].
+    /// The disk's, or [`Error::Damaged`]; [`Error::NoSpace`] also if there is no room to write living values anew.
     pub fn compact(&self) -> Result<Compaction, Error> {
         self.flush()?;
         let before = self.stats();
@@ -280,13 +281,17 @@ impl Store {
             if now.cells.len() as u64 + now.cell_deletes + now.value_dead_bytes <= 1 {
                 break;
             }
-            self.shared.jobs.lock().whole = true;
+            let mut jobs = self.shared.jobs.lock();
+            (jobs.whole, jobs.whole_failure) = (true, None);
+            drop(jobs);
             self.shared.notify();
             self.settle()?;
+            self.shared.jobs.lock().whole_failure.take().map_or(Ok(()), Err)?;
         }
         // No merge takes a damaged cell, so one that was found before hinders this too.
         let damage = self.shared.current().cells.iter().find_map(|cell| cell.damage.get().cloned());
-        damage.map_or_else(|| Ok(Compaction::between(&before, &self.stats())), Err)
+        let hindrance = damage.or_else(|| self.shared.lacks_room());
+        hindrance.map_or_else(|| Ok(Compaction::between(&before, &self.stats())), Err)
     }
 
     fn wait(&self, done: impl Fn(&Shared) -> bool) -> Result<(), Error> {

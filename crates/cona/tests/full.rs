@@ -105,9 +105,30 @@ fn no_relocation_begins_without_room() {
     store.settle().unwrap();
     let (stats, free) = (store.stats(), sim.space().unwrap().free_bytes);
     assert!(stats.cells.len() == 1 && stats.value_dead_bytes == 120_000 && free < 80_000, "{stats:?}");
+    assert!(store.compact().is_err_and(|error| error.is_no_space()), "dead values are left");
     sim.set_capacity(1 << 30);
     store.settle().unwrap();
     let stats = store.stats();
     assert!(stats.value_dead_bytes == 0 && stats.cells.len() == 1, "{stats:?}");
     assert!(store.verify().damage.is_empty());
+}
+
+/// Compacting fails if the merge fails that is to leave one cell, wherever that runs.
+#[test]
+fn a_compaction_without_room_says_so() {
+    for background in [Background::Inline, Background::Threads(1), Background::Threads(3)] {
+        let sim = SimDisk::new(0);
+        let store = open_sim(&sim, &Options { background, ..unlogged(FEW_MERGES, u64::MAX) });
+        for round in 0..2 {
+            fill(&store, b'a', 48, round);
+            store.flush().unwrap();
+        }
+        sim.set_capacity(used(&sim) + 100);
+        for _ in 0..3 {
+            let done = store.compact();
+            assert!(done.as_ref().is_err_and(Error::is_no_space), "{done:?}, {:?}", store.stats());
+        }
+        sim.set_capacity(1 << 30);
+        assert_eq!(store.compact().unwrap().cells, (2, 1));
+    }
 }
