@@ -17,7 +17,7 @@ use crate::merge::Merger;
 use crate::options::Background;
 use crate::page::Content;
 use crate::plan::{self, Plan, View};
-use crate::state::{Retry, Shared, State};
+use crate::state::{Shared, State};
 use crate::values::{Owned, Pointer};
 
 /// Bytes that a merge reads ahead from each cell.
@@ -104,7 +104,7 @@ impl Shared {
     fn note_merge(&self, outcome: &Result<(), Error>) {
         let mut failures = self.failures.lock();
         match outcome {
-            Ok(()) => failures.merge_retry = Retry::default(),
+            Ok(()) => (failures.merge, failures.merge_retry) = Default::default(),
             Err(error) => {
                 failures.merge = Some(error.clone());
                 failures.merge_retry.failed();

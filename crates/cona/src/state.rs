@@ -34,7 +34,7 @@ pub(crate) struct Failures {
     pub(crate) stopped: Option<Error>,
     /// The last failure to turn a buffer into a cell; cleared by the next success. Returned to writers that need room.
     pub(crate) flush: Option<Error>,
-    /// The last failure of a merge.
+    /// The last failure of a merge; cleared by the next merge that ends well.
     pub(crate) merge: Option<Error>,
     pub(crate) flush_retry: Retry,
     pub(crate) merge_retry: Retry,

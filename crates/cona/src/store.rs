@@ -16,7 +16,7 @@ use crate::index::hash_key;
 use crate::open;
 use crate::options::{Background, Durability, Options, check_key, check_value};
 use crate::snapshot::{Scan, Snapshot};
-use crate::state::Shared;
+use crate::state::{Failures, Shared};
 use crate::stats::{self, Compaction, Stats};
 
 /// An atomic set of changes. Of several changes of one key, the last counts.
@@ -228,14 +228,14 @@ impl Store {
     /// Turns the insert buffers into cells.
     ///
     /// # Errors
-    /// The disk's.
+    /// The disk's. A merge that fails is no failure of this.
     pub fn flush(&self) -> Result<(), Error> {
         self.shared.check_running()?;
         if !self.shared.current().active.is_empty() {
             let mut committer = self.shared.committer.lock();
             self.shared.rotate(&mut committer)?;
         }
-        self.wait(|shared| shared.current().frozen.is_empty())
+        self.wait(|shared| shared.current().frozen.is_empty(), |failures| failures.flush.clone())
     }
 
     /// Like [`Store::flush`], but does not wait (unless the store has no threads). Does nothing if no buffer is free: a
@@ -263,7 +263,7 @@ impl Store {
     /// # Errors
     /// The disk's.
     pub fn settle(&self) -> Result<(), Error> {
-        self.wait(Shared::is_idle)
+        self.wait(Shared::is_idle, |failures| failures.flush.clone().or_else(|| failures.merge.clone()))
     }
 
     /// Merges everything into one cell. No deleted or overwritten byte is left of what was written before. Returns what it
@@ -294,7 +294,8 @@ impl Store {
         hindrance.map_or_else(|| Ok(Compaction::between(&before, &self.stats())), Err)
     }
 
-    fn wait(&self, done: impl Fn(&Shared) -> bool) -> Result<(), Error> {
+    /// Works, or waits for the threads, until `done`, or until there is a failure that `failed` looks at.
+    fn wait(&self, done: fn(&Shared) -> bool, failed: fn(&Failures) -> Option<Error>) -> Result<(), Error> {
         let shared = &self.shared;
         shared.failures.lock().forget();
         shared.notify();
@@ -304,15 +305,14 @@ impl Store {
                 return Ok(());
             }
             shared.check_running()?;
+            let worked = if self.workers.is_empty() { shared.work_until_done() } else { Ok(()) };
+            let failure = failed(&shared.failures.lock());
+            failure.map_or(Ok(()), Err)?;
             if self.workers.is_empty() {
-                shared.work_until_done()?;
+                // What failed is not waited for, or the store has stopped.
+                worked.or_else(|error| if done(shared) { Ok(()) } else { Err(error) })?;
                 continue;
             }
-            let failures = shared.failures.lock();
-            if let Some(error) = failures.flush.clone().or_else(|| failures.merge.clone()) {
-                return Err(error);
-            }
-            drop(failures);
             let mut signal = shared.signal.lock();
             shared.changed.wait_for(&mut signal, Duration::from_millis(20));
         }

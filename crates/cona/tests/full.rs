@@ -132,3 +132,34 @@ fn a_compaction_without_room_says_so() {
         assert_eq!(store.compact().unwrap().cells, (2, 1));
     }
 }
+
+/// Only what a flush itself lacks fails it, and a failure of a merge is forgotten once a merge ends well.
+#[test]
+fn a_failed_merge_fails_no_flush_and_is_forgotten() {
+    for background in [Background::Inline, Background::Threads(1)] {
+        let sim = SimDisk::new(0);
+        let store = open_sim(&sim, &unlogged(FEW_MERGES, u64::MAX));
+        for round in 0..3 {
+            fill(&store, b'a', 48, round);
+            store.flush().unwrap();
+        }
+        drop(store);
+        // There is room for 8 records, but not for a merge.
+        sim.set_capacity(used(&sim) + (20 << 10));
+        let store = open_sim(&sim, &Options { background, ..unlogged(MANY_MERGES, u64::MAX) });
+        fill(&store, b'b', 8, 9);
+        store.flush().unwrap();
+        assert!(store.settle().is_err_and(|error| error.is_no_space()));
+        assert_eq!((store.stats().failure.is_some(), store.stats().buffer_records), (true, 0));
+        sim.set_capacity(1 << 30);
+        if background == Background::Inline {
+            fill(&store, b'c', 1, 9);
+            store.flush_soon().unwrap();
+        }
+        let begun = Instant::now();
+        while store.stats().failure.is_some() && begun.elapsed() < Duration::from_secs(10) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(store.stats().failure, None);
+    }
+}
