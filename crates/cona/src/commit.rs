@@ -26,6 +26,8 @@ const CELLS_AT_EASE: usize = 24;
 const CELLS_MAX: usize = 128;
 /// Bytes between two pauses of a slowed writer.
 const PAUSE_BYTES: u64 = 64 << 10;
+/// Bytes of the write buffer that outlive a group. Larger groups are rare.
+const OUT_KEPT_BYTES: usize = 1 << 20;
 /// Share of the oldest cell, as a divisor, that deletes in a buffer may hide before the buffer counts as full.
 const HIDDEN_SHARE: u64 = 16;
 
@@ -95,6 +97,24 @@ pub(crate) fn may_hide(cells: &[Arc<Cell>], shape: Shape, key: &[u8], hash: u64)
     matches!(shape, Shape::Folded { .. }) && cells.last().is_some_and(|oldest| oldest.may_hold(key, hash))
 }
 
+/// The turn of a leader. It ends when this is dropped. If that is because the leader panicked, nobody knows what the log
+/// holds, and the store takes no more writes: the writers of its group, which find no result, lead groups without
+/// their own batches and get that error.
+struct Turn<'a> {
+    shared: &'a Shared,
+    group: usize,
+    ended: bool,
+}
+
+impl Drop for Turn<'_> {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.shared.stop(&"a thread panicked while it wrote");
+        }
+        self.shared.hand_on(self.group);
+    }
+}
+
 impl Shared {
     /// Commits one batch: waits for its turn or leads a group.
     pub(crate) fn commit(self: &Arc<Self>, changes: Vec<Change>, durability: Durability) -> Result<(), Error> {
@@ -109,9 +129,7 @@ impl Shared {
         if !waiting.busy && waiting.requests.is_empty() {
             waiting.busy = true;
             drop(waiting);
-            let result = self.commit_group(&[&request]);
-            self.hand_on(1);
-            return result;
+            return self.lead(&[&request]);
         }
         let request = Arc::new(request);
         waiting.requests.push(request.clone());
@@ -127,11 +145,17 @@ impl Shared {
         waiting.busy = true;
         let group = std::mem::take(&mut waiting.requests);
         drop(waiting);
-        let result = self.commit_group(&group);
-        for done in &group {
+        self.lead(&group)
+    }
+
+    /// Commits a group in this writer's turn.
+    fn lead<R: Deref<Target = Request>>(self: &Arc<Self>, group: &[R]) -> Result<(), Error> {
+        let mut turn = Turn { shared: self, group: group.len(), ended: false };
+        let result = self.commit_group(group);
+        for done in group {
             *done.done.lock() = Some(result.clone());
         }
-        self.hand_on(group.len());
+        turn.ended = true;
         result
     }
 
@@ -170,8 +194,10 @@ impl Shared {
         let numbered = || (first..).zip(group.iter().filter(|r| !r.changes.is_empty()));
         let Committer { log, out, durable_seq, .. } = &mut *committer;
         if let Some(log) = log {
-            let written = log.append(numbered().map(|(seq, r)| (seq, &r.payload[..])), *durable_seq, out)?;
-            self.context.counters.log_bytes.fetch_add(written, Ordering::Relaxed);
+            let written = log.append(numbered().map(|(seq, r)| (seq, &r.payload[..])), *durable_seq, out);
+            out.clear();
+            out.shrink_to(OUT_KEPT_BYTES);
+            self.context.counters.log_bytes.fetch_add(written?, Ordering::Relaxed);
         }
         assert!(state.active.last_seq() < first, "batch {first} is in the buffer before it is written");
         committer.next_seq = first + numbered().count() as u64;
@@ -300,5 +326,56 @@ impl Shared {
         for number in numbers {
             let _ = self.context.disk.remove(&self.context.path(&log_name(*number)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::mpsc;
+    use std::time::Duration;
+
+    use super::OUT_KEPT_BYTES;
+    use crate::{Error, Options, Store};
+
+    fn store() -> Arc<Store> {
+        Arc::new(Store::open_on(Arc::new(tessera_disk::SimDisk::new(0)), "", Options::default()).unwrap())
+    }
+
+    /// Writers behind a leader that panicked get an error. None of them waits for ever.
+    #[test]
+    fn a_leader_that_panics_leaves_no_writer_waiting() {
+        let store = store();
+        store.put(b"a", b"1").unwrap();
+        // No batch may have this sequence again, as the leader finds out.
+        let mut committer = store.shared.committer.lock();
+        committer.next_seq = 0;
+        let (sender, outcomes) = mpsc::channel();
+        let writers = (0..4_u8).map(|n| {
+            let (store, sender) = (store.clone(), sender.clone());
+            std::thread::spawn(move || {
+                let done = store.put(&[n], b"2");
+                sender.send(done).unwrap();
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        std::thread::sleep(Duration::from_millis(50));
+        drop((committer, sender));
+        let written: Vec<_> = std::iter::from_fn(|| outcomes.recv_timeout(Duration::from_secs(5)).ok()).collect();
+        assert!(
+            written.len() == 3 && written.iter().all(|done| matches!(done, Err(Error::Stopped { .. }))),
+            "{written:?}"
+        );
+        assert_eq!(writers.into_iter().filter_map(|writer| writer.join().err()).count(), 1);
+        assert_eq!(store.get(b"a").unwrap().as_deref(), Some(&b"1"[..]));
+    }
+
+    /// The memory of a large group is given back.
+    #[test]
+    fn a_large_group_leaves_no_large_buffer() {
+        let store = store();
+        store.put(b"a", &vec![1; 8 << 20]).unwrap();
+        let kept = store.shared.committer.lock().out.capacity();
+        assert!(kept <= OUT_KEPT_BYTES, "{kept} bytes");
     }
 }

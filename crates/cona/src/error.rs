@@ -3,7 +3,7 @@
 use tessera_disk::record::{HeaderFault, HeaderFormat};
 use tessera_disk::{DiskError, DiskOp};
 
-use crate::options::{KEY_BYTES_MAX, VALUE_BYTES_MAX};
+use crate::options::{BATCH_BYTES_MAX, KEY_BYTES_MAX, VALUE_BYTES_MAX};
 
 /// Why a store operation failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -22,6 +22,12 @@ pub enum Error {
     ValueTooLong {
         /// Its length.
         len_bytes: usize,
+    },
+    /// A batch that is too long for a frame of the log.
+    #[error("the batch has {len_bytes} bytes or more, at most {BATCH_BYTES_MAX} are allowed; split it")]
+    BatchTooLong {
+        /// Bytes of its changes up to the first that is too many.
+        len_bytes: u64,
     },
     /// An option outside its range.
     #[error("option {option} is {value}, allowed is {allowed}")]

@@ -50,7 +50,9 @@ mod values;
 pub use backup::VerifyReport;
 pub use error::Error;
 pub use index::FILTER_BITS_MAX;
-pub use options::{Background, Durability, FilterBits, KEY_BYTES_MAX, Options, Shape, VALUE_BYTES_MAX};
+pub use options::{
+    BATCH_BYTES_MAX, Background, Durability, FilterBits, KEY_BYTES_MAX, Options, Shape, VALUE_BYTES_MAX,
+};
 pub use snapshot::{Record, Scan, Snapshot};
 pub use stats::{Compaction, Stats};
 pub use store::{Batch, Pair, Store};

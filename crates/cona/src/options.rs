@@ -12,6 +12,8 @@ pub(crate) const PAGE_BYTES_MIN: u32 = 2 << 10;
 pub(crate) const PAGE_BYTES_MAX: u32 = 32 << 10;
 /// Maximum length of a value in bytes.
 pub const VALUE_BYTES_MAX: usize = 256 << 20;
+/// Maximum length of a batch in bytes: keys and values with their lengths, overwritten ones of the same batch included.
+pub const BATCH_BYTES_MAX: u64 = u32::MAX as u64;
 
 const _: () =
     assert!(VALUE_BYTES_MAX as u64 + KEY_BYTES_MAX as u64 + 64 < u32::MAX as u64, "the length of a run has 32 bits");
@@ -222,4 +224,9 @@ pub(crate) fn check_key(key: &[u8]) -> Result<(), Error> {
 
 pub(crate) fn check_value(value: &[u8]) -> Result<(), Error> {
     if value.len() > VALUE_BYTES_MAX { Err(Error::ValueTooLong { len_bytes: value.len() }) } else { Ok(()) }
+}
+
+/// Rejects batches that no frame of the log can hold.
+pub(crate) fn check_batch(len_bytes: u64) -> Result<(), Error> {
+    if len_bytes > BATCH_BYTES_MAX { Err(Error::BatchTooLong { len_bytes }) } else { Ok(()) }
 }

@@ -122,9 +122,9 @@ impl Shared {
     }
 
     /// Stops all writes until the store is reopened.
-    pub(crate) fn stop(&self, error: &Error) {
+    pub(crate) fn stop(&self, reason: &dyn std::fmt::Display) {
         let mut failures = self.failures.lock();
-        failures.stopped.get_or_insert_with(|| Error::Stopped { reason: error.to_string() });
+        failures.stopped.get_or_insert_with(|| Error::Stopped { reason: reason.to_string() });
         drop(failures);
         self.notify();
     }

@@ -14,7 +14,8 @@ use crate::buffer::{Change, SmallKey};
 use crate::error::Error;
 use crate::index::hash_key;
 use crate::open;
-use crate::options::{Background, Durability, Options, check_key, check_value};
+use crate::options::{Background, Durability, Options, check_batch, check_key, check_value};
+use crate::page::record_bytes;
 use crate::snapshot::{Scan, Snapshot};
 use crate::state::{Failures, Shared};
 use crate::stats::{self, Compaction, Stats};
@@ -23,6 +24,8 @@ use crate::stats::{self, Compaction, Stats};
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
     changes: Vec<Change>,
+    /// Bytes of the changes in the log.
+    bytes: u64,
     error: Option<Error>,
 }
 
@@ -33,7 +36,7 @@ impl Batch {
         Self::default()
     }
 
-    /// Sets a key's value. The write reports a key or value that is too long.
+    /// Sets a key's value. The write reports a key, a value or a batch that is too long.
     pub fn put(&mut self, key: &[u8], value: &[u8]) -> &mut Self {
         self.push(key, check_value(value), Some(value))
     }
@@ -44,8 +47,10 @@ impl Batch {
     }
 
     fn push(&mut self, key: &[u8], value_ok: Result<(), Error>, value: Option<&[u8]>) -> &mut Self {
-        match check_key(key).and(value_ok) {
+        let bytes = self.bytes.saturating_add(record_bytes(key, value) as u64);
+        match check_key(key).and(value_ok).and_then(|()| check_batch(bytes)) {
             Ok(()) => {
+                self.bytes = bytes;
                 self.changes.push(Change { key: SmallKey::new(key), hash: hash_key(key), value: value.map(Arc::from) })
             }
             Err(error) => {
@@ -163,7 +168,7 @@ impl Store {
     /// Writes a batch atomically.
     ///
     /// # Errors
-    /// As for [`Store::put`].
+    /// As for [`Store::put`], and [`Error::BatchTooLong`] (nothing was written).
     pub fn write(&self, batch: Batch) -> Result<(), Error> {
         self.write_with(batch, self.shared.options.durability)
     }
@@ -171,7 +176,7 @@ impl Store {
     /// Writes a batch atomically, with its own durability.
     ///
     /// # Errors
-    /// As for [`Store::put`].
+    /// As for [`Store::write`].
     pub fn write_with(&self, batch: Batch, durability: Durability) -> Result<(), Error> {
         if let Some(error) = batch.error {
             return Err(error);
@@ -334,5 +339,28 @@ impl Drop for Store {
         }
         self.shared.drop_jobs();
         self.shared.remove_obsolete_files();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::options::BATCH_BYTES_MAX;
+
+    /// P14: a batch that no frame of the log can hold is refused as a whole, before it is written.
+    #[test]
+    fn a_batch_that_is_too_long_is_refused() {
+        let store = Store::open_on(Arc::new(tessera_disk::SimDisk::new(0)), "", Options::default()).unwrap();
+        let mut batch = Batch::new();
+        batch.put(b"a", b"1");
+        assert_eq!(batch.bytes, 4);
+        // As if it had so many bytes already: to have them takes 4 GiB.
+        batch.bytes = BATCH_BYTES_MAX - 4;
+        batch.put(b"b", b"2");
+        assert!(batch.error.is_none() && batch.bytes == BATCH_BYTES_MAX);
+        batch.delete(b"c");
+        let error = store.write(batch).unwrap_err();
+        assert!(matches!(error, Error::BatchTooLong { len_bytes: 4_294_967_298 }), "{error}");
+        assert_eq!(store.get(b"a").unwrap(), None);
     }
 }
