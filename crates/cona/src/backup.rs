@@ -95,7 +95,7 @@ fn write_copy(mut writer: CellWriter, mut merger: Merger, level: u32) -> Result<
             }
             content => content,
         };
-        writer.add(key, content)?;
+        writer.add(key, content, || merger.origin())?;
         merger.advance()?;
     }
     if writer.records() == 0 {

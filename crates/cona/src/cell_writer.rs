@@ -96,11 +96,18 @@ impl CellWriter {
         self.sources.sort_unstable_by_key(|owned| owned.file.number);
     }
 
-    /// Appends a record; keys must ascend. A large value goes to the value file.
+    /// Appends a record; keys must ascend. A large value goes to the value file. `origin` gives file and offset that the
+    /// record is from.
     ///
     /// # Errors
-    /// [`Error::Damaged`] if the key is not above the last one or points to no file of this cell, or the disk's.
-    pub(crate) fn add(&mut self, key: &[u8], content: Content<'_>) -> Result<(), Error> {
+    /// [`Error::Damaged`] of its origin if the key is not above the last one or points to no file of this cell, or the
+    /// disk's.
+    pub(crate) fn add(
+        &mut self,
+        key: &[u8],
+        content: Content<'_>,
+        origin: impl Fn() -> (String, u64),
+    ) -> Result<(), Error> {
         match content {
             Content::Value(value) if value.len() >= self.apart_bytes => {
                 if self.values.is_none() {
@@ -109,12 +116,13 @@ impl CellWriter {
                 let Some(values) = &mut self.values else { return Ok(()) };
                 let pointer = values.put(value)?;
                 self.value_bytes += value.len() as u64;
-                self.add_record(key, Content::Apart(pointer))
+                self.add_record(key, Content::Apart(pointer), origin)
             }
             Content::Apart(pointer) => {
                 let Ok(at) = self.sources.binary_search_by_key(&pointer.place.file, |owned| owned.file.number) else {
                     let what = format!("a record points to value file {:016x} of no merged cell", pointer.place.file);
-                    return Err(Error::damaged(&self.path, self.out_at + self.out.len() as u64, what));
+                    let (file, offset) = origin();
+                    return Err(Error::damaged(&file, offset, what));
                 };
                 let source = &mut self.sources[at];
                 source.live_bytes += pointer.len as u64;
@@ -125,17 +133,22 @@ impl CellWriter {
                         "records point to more bytes than the value file has",
                     ));
                 }
-                self.add_record(key, content)
+                self.add_record(key, content, origin)
             }
-            _ => self.add_record(key, content),
+            _ => self.add_record(key, content, origin),
         }
     }
 
-    fn add_record(&mut self, key: &[u8], content: Content<'_>) -> Result<(), Error> {
+    fn add_record(
+        &mut self,
+        key: &[u8],
+        content: Content<'_>,
+        origin: impl Fn() -> (String, u64),
+    ) -> Result<(), Error> {
         if self.footer.records > 0 && key <= &self.last_key[..] {
             // Buffers are sorted, and so are sound cells. Only damage that no checksum shows can get here.
-            let what = "keys that are merged into this cell do not ascend";
-            return Err(Error::damaged(&self.path, self.out_at + self.out.len() as u64, what));
+            let (file, offset) = origin();
+            return Err(Error::damaged(&file, offset, "keys do not ascend"));
         }
         let record = page::content_bytes(key, &content);
         if !self.slots.is_empty() && self.used() + record + 2 > self.page_bytes() {

@@ -19,7 +19,7 @@
 //!
 //! Start reading at `store.rs` (the public API), then `state.rs` (what a reader holds; the path of a lookup),
 //! `commit.rs` (the path of a write), `merge_job.rs` (flushes and merges), `plan.rs` (which cells are merged, and
-//! when), `index.rs` (fences and filter), `cell.rs`, `page.rs`, `values.rs`, `log.rs`, `manifest.rs` (formats; docs/formats.md,
+//! when), `relocation.rs` (which values are written anew), `index.rs` (fences and filter), `cell.rs`, `page.rs`, `values.rs`, `log.rs`, `manifest.rs` (formats; docs/formats.md,
 //! section 5), `open.rs` (recovery).
 
 mod backup;
@@ -30,6 +30,8 @@ mod cell;
 mod cell_writer;
 mod commit;
 mod error;
+#[cfg(test)]
+mod forged_tests;
 mod index;
 mod log;
 mod manifest;
@@ -39,6 +41,7 @@ mod open;
 mod options;
 mod page;
 mod plan;
+mod relocation;
 mod snapshot;
 mod state;
 mod stats;

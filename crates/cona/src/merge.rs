@@ -343,6 +343,14 @@ impl Merger {
         self.sources[*winner?].current()
     }
 
+    /// File and offset of the page that the current record is from, for messages.
+    pub(crate) fn origin(&self) -> (String, u64) {
+        match self.winners.first().map(|&winner| &self.sources[winner]) {
+            Some(Cursor::Cell(cursor)) => (cursor.cell.path.clone(), cursor.offset()),
+            _ => ("insert buffer".into(), 0),
+        }
+    }
+
     /// Moves all sources past the current key. Returns how many held it.
     pub(crate) fn advance(&mut self) -> Result<u64, Error> {
         assert!(!self.winners.is_empty(), "a merge goes on behind its end");

@@ -3,7 +3,7 @@
 //! The writer of a cell puts large values into a file of the cell's number, in the order of their keys, and a *pointer* into
 //! the page. Merges copy pointers, so a value is written once and not with every merge. A value file belongs to one cell at a
 //! time: the one that was written with it, then whatever cell that one was merged into. The cell lists its value files with
-//! the bytes of each that it points to; the rest is dead. `merge_job.rs` decides when what lives of a file is written anew.
+//! the bytes of each that it points to; the rest is dead. `relocation.rs` decides when what lives of a file is written anew.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
