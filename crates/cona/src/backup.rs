@@ -106,7 +106,11 @@ fn write_copy(mut writer: CellWriter, mut merger: Merger, level: u32) -> Result<
     Ok(Some(Entry { number: footer.number, file_bytes: footer.file_bytes(), level }))
 }
 
-fn verify_cell(cell: &Arc<Cell>, records: &mut u64) -> Result<(), Error> {
+/// Reads all of a cell and compares it with what index, filter and footer say. Adds its records to `records`.
+///
+/// # Errors
+/// [`Error::Damaged`] with file and offset, or the disk's.
+pub(crate) fn verify_cell(cell: &Arc<Cell>, records: &mut u64) -> Result<(), Error> {
     // Reads footer, index and bounds from the disk again: the copies in memory say nothing about the medium.
     let file = &*cell.file;
     let mut tail =
@@ -121,7 +125,7 @@ fn verify_cell(cell: &Arc<Cell>, records: &mut u64) -> Result<(), Error> {
     let ahead = (COPY_BYTES / cell.footer.page_bytes).max(1);
     let mut cursor = CellCursor::seek(cell.clone(), &[], Ahead::steady(ahead))?;
     let mut last: Vec<u8> = Vec::new();
-    let (mut found, mut value) = (0, Vec::new());
+    let (mut found, mut bytes, mut value) = (0, 0, Vec::new());
     while let Some((key, content)) = cursor.current() {
         if let Content::Apart(pointer) = content {
             cell.read_value(&pointer, &mut value)?;
@@ -141,11 +145,13 @@ fn verify_cell(cell: &Arc<Cell>, records: &mut u64) -> Result<(), Error> {
         last.clear();
         last.extend_from_slice(key);
         found += 1;
+        bytes += (key.len() + content.len()) as u64;
         cursor.advance()?;
     }
     *records += found;
-    if found != cell.footer.records {
-        let what = format!("the cell has {found} records, its footer says {}", cell.footer.records);
+    let Footer { records: of_records, user_bytes: of_bytes, .. } = cell.footer;
+    if (found, bytes) != (of_records, of_bytes) {
+        let what = format!("the cell has {found} records of {bytes} bytes, its footer says {of_records} of {of_bytes}");
         return Err(Error::damaged(&cell.path, 0, what));
     }
     Ok(())

@@ -15,7 +15,7 @@ use tessera_failpoint as failpoint;
 use crate::buffer::ValueOrDelete;
 use crate::error::Error;
 use crate::index::{Candidates, PageIndex};
-use crate::options::KEY_BYTES_MAX;
+use crate::options::{KEY_BYTES_MAX, PAGE_BYTES_MAX};
 use crate::page::{self, Content, Page, RUN_HEADER_BYTES, crc32c};
 use crate::plan::BOTTOM;
 use crate::values::{self, OWNED_BYTES, Owned, Pointer};
@@ -61,6 +61,21 @@ impl Footer {
             decoded => decoded,
         };
         decoded.map_err(|fault| Error::of_header(fault, "footer", &FORMAT, file, at))
+    }
+
+    /// What index and value files say otherwise. Merges rely on these numbers.
+    fn contradiction(&self, index: &PageIndex, values: &[Owned]) -> Option<&'static str> {
+        if index.keys() != self.records || index.pages() != self.pages {
+            return Some("the footer counts other records or pages than the index");
+        }
+        if self.deletes > self.records {
+            return Some("the footer counts more deletes than records");
+        }
+        let apart = values.iter().fold(0, |sum: u64, owned| sum.saturating_add(owned.live_bytes));
+        let pages = u64::from(self.pages) * u64::from(self.page_bytes);
+        let possible = apart.saturating_add(self.records)..=apart.saturating_add(pages);
+        (!possible.contains(&self.user_bytes))
+            .then_some("the footer counts more or fewer bytes than pages and value files have")
     }
 
     pub(crate) fn file_bytes(&self) -> u64 {
@@ -213,7 +228,9 @@ impl Cell {
         let mut bytes = [0; FOOTER_BYTES];
         read_exact(&*file, &path, at, &mut bytes)?;
         let footer = Footer::decode(&bytes, &path, at)?;
-        if footer.number != number || footer.file_bytes() != len || footer.page_bytes < RUN_HEADER_BYTES as u32 {
+        // The page size comes first: with this bound no sum passes 64 bits.
+        let page_fits = (RUN_HEADER_BYTES as u32..=PAGE_BYTES_MAX).contains(&footer.page_bytes);
+        if footer.number != number || !page_fits || footer.file_bytes() != len {
             return Err(damaged(at, "the footer is of another cell or does not fit the file's length".into()));
         }
         let index_at = u64::from(footer.pages) * u64::from(footer.page_bytes);
@@ -231,6 +248,9 @@ impl Cell {
         let values = values::open_list(context, list)?;
         if !values.is_sorted_by(|a, b| a.file.number < b.file.number) {
             return Err(damaged(index_at, "the value files are out of order".into()));
+        }
+        if let Some(what) = footer.contradiction(&index, &values) {
+            return Err(damaged(at, what.into()));
         }
         Ok(Self::assemble(context, footer, level, file, path, (index, bounds, values)))
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use tessera_disk::record::parse_numbered_name;
 use tessera_disk::{Disk, OpenMode, SimDisk};
 
+use crate::cell::FOOTER_BYTES;
 use crate::error::Error;
 use crate::options::{Background, Options};
 use crate::page::{self, crc32c};
@@ -52,6 +53,17 @@ fn forge_page(sim: &SimDisk, path: &str, from: &[u8], to: &[u8]) {
     });
 }
 
+/// Replaces numbers in a cell's footer, with a checksum that fits.
+fn forge_footer(sim: &SimDisk, path: &str, numbers: &[(usize, &[u8])]) {
+    edit(sim, path, |bytes| {
+        let at = bytes.len() - FOOTER_BYTES;
+        let footer = &mut bytes[at..];
+        numbers.iter().for_each(|(at, number)| footer[*at..at + number.len()].copy_from_slice(number));
+        let crc = crc32c(&footer[..FOOTER_BYTES - 4]);
+        footer[FOOTER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+    });
+}
+
 /// Merges meet the forged cell, name it, and leave it out from then on.
 fn merges_name(sim: &SimDisk, path: &str, apart_bytes: u64, what: &str) {
     let store = open(sim, apart_bytes).unwrap();
@@ -78,4 +90,41 @@ fn keys_that_do_not_ascend_name_their_cell() {
     let (sim, path) = stored(u64::MAX);
     forge_page(&sim, &path, &[4, 101, 0, 0, 0, 1], &[4, 101, 0, 0, 0, 0]);
     merges_name(&sim, &path, u64::MAX, "do not ascend");
+}
+
+#[test]
+fn a_footer_that_does_not_fit_index_and_values_is_refused() {
+    let (most, count) = ([255; 8], u64::from(KEYS));
+    let forged: [&[(usize, &[u8])]; 7] = [
+        // The bytes of pages, index and bounds together pass 64 bits.
+        &[(12, &most[..4]), (24, &most[..4]), (28, &most[..4]), (32, &most[..4])],
+        &[(40, &(count - 1).to_le_bytes())],
+        &[(40, &(count + 1).to_le_bytes())],
+        &[(48, &(count + 1).to_le_bytes())],
+        &[(56, &(count - 1).to_le_bytes())],
+        &[(56, &most)],
+        &[(40, &most), (56, &most)],
+    ];
+    for apart_bytes in [64, u64::MAX] {
+        for numbers in forged {
+            let (sim, path) = stored(apart_bytes);
+            forge_footer(&sim, &path, numbers);
+            let error = open(&sim, apart_bytes).unwrap_err();
+            assert!(error.is_damage() && error.to_string().contains(&path), "{numbers:?}: {error}");
+        }
+    }
+}
+
+/// Opening reads no records, so it cannot tell how many bytes they have. A merge can.
+#[test]
+fn a_footer_with_too_few_bytes_is_found_by_a_merge() {
+    let (sim, path) = stored(u64::MAX);
+    forge_footer(&sim, &path, &[(56, &(2 * u64::from(KEYS)).to_le_bytes())]);
+    let store = open(&sim, u64::MAX).unwrap();
+    store.put(&KEYS.to_be_bytes(), b"new").unwrap();
+    let error = store.compact().unwrap_err();
+    assert!(error.is_damage() && error.to_string().contains(&path), "{error}");
+    assert_eq!((store.stats().damaged_cells, store.verify().damage.len()), (1, 1));
+    assert_eq!(store.get(&3_u32.to_be_bytes()).unwrap(), Some(vec![0xaa; 100]));
+    assert_eq!(sim.paths().iter().filter(|path| path.ends_with(".cell")).count(), 2);
 }

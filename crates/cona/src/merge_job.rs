@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use tessera_failpoint as failpoint;
 
+use crate::backup::verify_cell;
 use crate::buffer::Buffer;
 use crate::cell::Cell;
 use crate::cell_writer::CellWriter;
@@ -281,10 +282,7 @@ impl Shared {
         if let (Some(cell), Ok(Some(manifest))) = (cell, Manifest::read(&self.context))
             && manifest.cells.iter().all(|entry| entry.number != cell.number())
         {
-            cell.obsolete.store(true, Ordering::Release);
-            // Its other value files belong to the cells that it would have replaced.
-            let own = cell.values.iter().filter(|owned| owned.file.number == cell.number());
-            own.for_each(|owned| owned.file.obsolete.store(true, Ordering::Release));
+            discard(cell);
         }
     }
 
@@ -299,7 +297,7 @@ impl Shared {
             .iter()
             .map(|c| View {
                 level: c.level,
-                weight: c.footer.user_bytes + c.footer.deletes * delete,
+                weight: c.footer.user_bytes.saturating_add(c.footer.deletes.saturating_mul(delete)),
                 busy: jobs.busy.contains(&c.number()),
                 damaged: c.damage.get().is_some(),
             })
@@ -445,10 +443,13 @@ impl Shared {
     fn finish_merge(&self, job: MergeJob, merged: Result<(), Error>) -> Result<(), Error> {
         let MergeJob { inputs, merger, writer, whole, .. } = job;
         drop(merger);
-        if let Err(error) = &merged {
+        let result = self.finish_cell(writer, merged).and_then(|cell| {
+            check_inputs(&inputs, cell.as_ref()).inspect_err(|_| cell.iter().for_each(discard))?;
+            self.publish(&inputs, cell, None)
+        });
+        if let Err(error) = &result {
             mark_damaged(&inputs, error);
         }
-        let result = self.finish_cell(writer, merged).and_then(|cell| self.publish(&inputs, cell, None));
         self.note_merge(&result);
         let mut jobs = self.jobs.lock();
         inputs.iter().for_each(|c| {
@@ -490,6 +491,27 @@ impl Shared {
         let quiet = jobs.waiting.is_empty() && !jobs.flushing && jobs.busy.is_empty() && state.frozen.is_empty();
         quiet && !jobs.whole && self.due(&jobs, &state.cells).is_none()
     }
+}
+
+/// Removes a cell that nothing names.
+fn discard(cell: &Cell) {
+    cell.obsolete.store(true, Ordering::Release);
+    // Its other value files belong to the cells that it would have replaced.
+    let own = cell.values.iter().filter(|owned| owned.file.number == cell.number());
+    own.for_each(|owned| owned.file.obsolete.store(true, Ordering::Release));
+}
+
+/// A merge makes no records and no bytes. If it seems so, the footer of an input is wrong although its checksum fits.
+///
+/// # Errors
+/// [`Error::Damaged`] of that input, or the disk's.
+fn check_inputs(inputs: &[Arc<Cell>], cell: Option<&Cell>) -> Result<(), Error> {
+    let of_inputs = |count: fn(&Cell) -> u64| inputs.iter().map(|c| count(c)).sum::<u64>();
+    let sound = cell.is_none_or(|cell| {
+        cell.footer.records <= of_inputs(|c| c.footer.records)
+            && cell.footer.user_bytes <= of_inputs(|c| c.footer.user_bytes)
+    });
+    if sound { Ok(()) } else { inputs.iter().try_for_each(|input| verify_cell(input, &mut 0)) }
 }
 
 /// Marks inputs that are damaged or cannot be read, so that no merge takes them. Their other records stay readable, and no
