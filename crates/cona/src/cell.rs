@@ -137,6 +137,8 @@ pub(crate) struct Cell {
     pub(crate) values: Vec<Owned>,
     /// The manifest no longer names this cell: its file is removed with the last reference.
     pub(crate) obsolete: AtomicBool,
+    /// Deletes that may hide a record of an older cell; all of them if the cell was not written since the store was opened.
+    pub(crate) hiding: u64,
     /// The damage or the failed read that a merge met in this cell or its value files; later merges leave it out.
     pub(crate) damage: OnceLock<Error>,
     pub(crate) context: Arc<StoreContext>,
@@ -275,6 +277,7 @@ impl Cell {
             last_key,
             values,
             obsolete: AtomicBool::new(false),
+            hiding: footer.deletes,
             damage: OnceLock::new(),
             context: context.clone(),
         }

@@ -13,9 +13,10 @@ use crate::buffer::Buffer;
 use crate::cell::Cell;
 use crate::cell_writer::CellWriter;
 use crate::error::Error;
+use crate::index::hash_key;
 use crate::manifest::{Entry, Manifest};
 use crate::merge::Merger;
-use crate::options::Background;
+use crate::options::{Background, Shape};
 use crate::page::Content;
 use crate::plan::{self, Plan, View};
 use crate::relocation::{relocation_bytes, values_due, values_to_relocate};
@@ -173,14 +174,27 @@ impl Shared {
 
     fn write_buffer(&self, buffer: &Buffer, oldest: bool) -> Result<Option<Cell>, Error> {
         let mut writer = self.new_cell(0, oldest)?;
+        // All that is older is in these cells, whatever is merged meanwhile.
+        let cells = self.current().cells.clone();
+        let may_hide = |key: &[u8]| {
+            let hash = hash_key(key);
+            cells.iter().any(|cell| cell.may_hold(key, hash))
+        };
+        // Other shapes do not weigh deletes.
+        let weighed = matches!(self.options.shape, Shape::Folded { .. });
+        let mut hiding = 0;
         let written = buffer.for_each(|key, value| {
             if value.is_none() && oldest {
-                Ok(())
-            } else {
-                writer.add(key, Content::of(value), || ("insert buffer".into(), 0))
+                return Ok(());
             }
+            hiding += u64::from(value.is_none() && weighed && may_hide(key));
+            writer.add(key, Content::of(value), || ("insert buffer".into(), 0))
         });
-        self.finish_cell(writer, written)
+        let mut cell = self.finish_cell(writer, written)?;
+        if let Some(cell) = cell.as_mut().filter(|_| weighed) {
+            cell.hiding = hiding;
+        }
+        Ok(cell)
     }
 
     fn new_cell(&self, level: u32, oldest: bool) -> Result<CellWriter, Error> {
@@ -297,7 +311,7 @@ impl Shared {
             .iter()
             .map(|c| View {
                 level: c.level,
-                weight: c.footer.user_bytes.saturating_add(c.footer.deletes.saturating_mul(delete)),
+                weight: c.footer.user_bytes.saturating_add(c.hiding.saturating_mul(delete)),
                 busy: jobs.busy.contains(&c.number()),
                 damaged: c.damage.get().is_some(),
             })
@@ -443,7 +457,10 @@ impl Shared {
     fn finish_merge(&self, job: MergeJob, merged: Result<(), Error>) -> Result<(), Error> {
         let MergeJob { inputs, merger, writer, whole, .. } = job;
         drop(merger);
-        let result = self.finish_cell(writer, merged).and_then(|cell| {
+        let result = self.finish_cell(writer, merged).and_then(|mut cell| {
+            if let Some(cell) = &mut cell {
+                cell.hiding = cell.hiding.min(inputs.iter().map(|input| input.hiding).sum());
+            }
             check_inputs(&inputs, cell.as_ref()).inspect_err(|_| cell.iter().for_each(discard))?;
             self.publish(&inputs, cell, None)
         });

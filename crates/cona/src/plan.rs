@@ -10,7 +10,7 @@ pub(crate) const BOTTOM: u32 = 255;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct View {
     pub(crate) level: u32,
-    /// Bytes of the cell, with each delete counted by [`delete_weight`].
+    /// Bytes of the cell, and for each delete that may hide a record its [`delete_weight`].
     pub(crate) weight: u64,
     /// Being merged.
     pub(crate) busy: bool,

@@ -142,6 +142,32 @@ fn deletes_that_hide_nothing_do_not_flush() {
     }
 }
 
+/// Deletes of keys that are not there bring on no fold: they free nothing. Those of keys that are there do, in whatever
+/// cell the records are.
+#[test]
+fn deletes_that_hide_nothing_bring_on_no_fold() {
+    for present in [false, true] {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
+        let store = open(&disk, &Options { buffer_bytes: 64 << 10, ..options() });
+        let key = |n: u32| n.wrapping_mul(0x9e37_79b1).to_be_bytes();
+        (0..4000).for_each(|n| store.put(&key(n), &[n as u8; 200]).unwrap());
+        store.compact().unwrap();
+        let full = used(&disk);
+        (4000..5000).for_each(|n| store.put(&key(n), &[n as u8; 200]).unwrap());
+        store.flush().unwrap();
+        store.settle().unwrap();
+        let before = store.stats();
+        assert!(before.cells.len() > 1, "{before:?}");
+        (0..3000).for_each(|n| store.delete(&key(if present { 2500 + n } else { 10_000 + n })).unwrap());
+        store.flush().unwrap();
+        store.settle().unwrap();
+        let stats = store.stats();
+        let written = stats.written_cell_bytes - before.written_cell_bytes;
+        assert_eq!(written > before.cell_file_bytes / 2, present, "{written} bytes were written: {stats:?}");
+        assert!(!present || used(&disk) < full, "{} of {full} bytes are used", used(&disk));
+    }
+}
+
 /// A few dead values among many small records do not have the pages written anew once more after every fold.
 #[test]
 fn few_dead_values_bring_on_no_merge_of_all_pages() {
