@@ -18,9 +18,9 @@
 //! ```
 //!
 //! Start reading at `store.rs` (the public API), then `state.rs` (what a reader holds; the path of a lookup),
-//! `commit.rs` (the path of a write), `merge_job.rs` (flushes and merges), `plan.rs` (which cells are merged, and
-//! when), `relocation.rs` (which values are written anew), `index.rs` (fences and filter), `cell.rs`, `page.rs`, `values.rs`, `log.rs`, `manifest.rs` (formats; docs/formats.md,
-//! section 5), `open.rs` (recovery).
+//! `commit.rs` (the path of a write), `merge_job.rs` (flushes and merges), `publish.rs` (new cells), `plan.rs` (which
+//! cells are merged, and when), `relocation.rs` (which values are written anew), `index.rs` (fences and filter),
+//! `cell.rs`, `page.rs`, `values.rs`, `log.rs`, `manifest.rs` (formats; docs/formats.md, section 5), `open.rs` (recovery).
 
 mod backup;
 mod bits;
@@ -41,6 +41,7 @@ mod open;
 mod options;
 mod page;
 mod plan;
+mod publish;
 mod relocation;
 mod snapshot;
 mod state;
