@@ -296,7 +296,7 @@ impl Index for ConaIndex {
             done = if wait { store.flush() } else { store.flush_soon() }.map_err(IndexError::from);
         }
         if store.stats().damaged_cells > 0 {
-            // A merge found damage that no look-up may ever reach.
+            // A merge found damage or a bad sector that no look-up may ever reach.
             let _ = self.note_failure(Err::<(), _>(IndexError::Gone));
         }
         done.or_else(|e| if e.is_no_space() { Ok(()) } else { Err(e) })

@@ -161,6 +161,28 @@ fn changes_during_a_write_of_pending_rows_are_kept() {
     }
 }
 
+/// A sector that only a merge reads is found out when the index is persisted.
+#[test]
+fn a_bad_sector_that_a_merge_meets_fails_the_index() {
+    let sim = SimDisk::new(5);
+    let disk: Arc<dyn Disk> = Arc::new(sim.clone());
+    let (flash, memory, mut rng) = (empty(&disk, 8192), MemIndex::default(), SplitMix64::new(5));
+    let mut round = || {
+        for _ in 0..500 {
+            let changes = changes(&memory, &mut rng);
+            flash.apply(&changes).unwrap();
+            memory.apply(&changes).unwrap();
+        }
+        // With the store's work on this thread a failed merge may show here, or not.
+        let _ = flash.persist(true);
+        flash.failed()
+    };
+    assert!(!round());
+    let mut cells = sim.paths().into_iter().filter(|path| path.starts_with(INDEX_DIR) && path.ends_with(".cell"));
+    assert!(cells.all(|path| sim.break_sector(&path, 4096)));
+    assert!((0..4).any(|_| round()), "{:?}", flash.stats());
+}
+
 #[test]
 fn a_fragment_takes_about_a_byte_of_memory() {
     let disk: Arc<dyn Disk> = Arc::new(SimDisk::new(0));
