@@ -102,6 +102,17 @@ pub(crate) struct Shared {
     pub(crate) stopping: AtomicBool,
 }
 
+/// Stops the store if the thread that holds this panics: what it was about will never end, and others wait for it.
+pub(crate) struct StopOnPanic<'a>(pub(crate) &'a Shared);
+
+impl Drop for StopOnPanic<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.stop(&"a background thread panicked");
+        }
+    }
+}
+
 thread_local! {
     static SCRATCH: std::cell::RefCell<Vec<u8>> = const { std::cell::RefCell::new(Vec::new()) };
 }

@@ -17,7 +17,7 @@ use crate::open;
 use crate::options::{Background, Durability, Options, check_batch, check_key, check_value};
 use crate::page::record_bytes;
 use crate::snapshot::{Scan, Snapshot};
-use crate::state::{Failures, Shared};
+use crate::state::{Failures, Shared, StopOnPanic};
 use crate::stats::{self, Compaction, Stats};
 
 /// An atomic set of changes. Of several changes of one key, the last counts.
@@ -129,6 +129,7 @@ impl Store {
             let failpoints = failpoint::inherit();
             let spawned = thread.spawn(move || {
                 failpoints.enter();
+                let _stop = StopOnPanic(&shared);
                 shared.work_loop();
             });
             workers.push(spawned.map_err(|source| {
@@ -263,7 +264,7 @@ impl Store {
         Ok(())
     }
 
-    /// Waits until no merge is due.
+    /// Waits until no merge is due. One that would only write values anew is not due while the disk has no room for them.
     ///
     /// # Errors
     /// The disk's.
@@ -362,5 +363,30 @@ mod tests {
         let error = store.write(batch).unwrap_err();
         assert!(matches!(error, Error::BatchTooLong { len_bytes: 4_294_967_298 }), "{error}");
         assert_eq!(store.get(b"a").unwrap(), None);
+    }
+    /// Neither a flush nor a writer waits for a background thread that has panicked.
+    #[test]
+    fn a_background_thread_that_panics_stops_the_store() {
+        let disk = Arc::new(tessera_disk::SimDisk::new(0));
+        let options = Options { buffer_bytes: 4096, logged: false, ..Options::default() };
+        let store = Store::open_on(disk.clone(), "", options).unwrap();
+        store.put(b"a", b"1").unwrap();
+        store.flush().unwrap();
+        // The next cell gets the number of this one, as the thread finds out.
+        let number = store.shared.current().cells[0].number();
+        disk.remove(&crate::cell::cell_name(number)).unwrap();
+        store.shared.next_file.store(number, Ordering::Relaxed);
+        let store = Arc::new(store);
+        let (sender, outcome) = std::sync::mpsc::channel();
+        let writer = store.clone();
+        std::thread::spawn(move || {
+            writer.put(b"b", b"2").unwrap();
+            let _ = sender.send(writer.flush());
+            let _ = sender.send((0..1000_u32).try_for_each(|n| writer.put(&n.to_be_bytes(), &[1; 100])));
+        });
+        for _ in 0..2 {
+            let done = outcome.recv_timeout(Duration::from_secs(5)).expect("a caller waits for a dead thread");
+            assert!(matches!(done, Err(Error::Stopped { .. })), "{done:?}");
+        }
     }
 }
