@@ -257,6 +257,11 @@ fn what_cannot_be_estimated_is_executed_exactly_and_says_why() {
         ),
         ("SELECT count(*) FROM (SELECT * FROM 'rows.csv' LIMIT 10)", "it has a limit below the aggregate"),
         ("SELECT count(*) FROM 'rows.csv' WHERE near < (SELECT avg(near) FROM 'rows.csv')", "it has a subquery"),
+        (
+            "SELECT k, c, (SELECT max(key) FROM 'rows.csv' u WHERE u.near = t.c) AS m FROM \
+             (SELECT key AS k, count(*) AS c FROM 'rows.csv' GROUP BY key) t",
+            "it has a subquery",
+        ),
         ("SELECT key, ms FROM 'rows.csv' LIMIT 1", "it has no aggregate"),
     ] {
         let answer = ask(at, &[sql, "--ratio", "10%"]);
@@ -500,6 +505,19 @@ fn a_filtered_count_of_a_group_of_which_nothing_was_seen_is_no_zero() {
     }
     let exact = ask(dir.path(), &[sql]);
     assert!(exact["rows"].as_array().unwrap().iter().all(|row| row["f"] == 0), "{exact}");
+}
+
+/// NULL says that there is no value; NaN and infinity are values, of samples as of all rows.
+#[test]
+fn estimates_that_are_no_numbers_are_not_null() {
+    let dir = TempDir::new().unwrap();
+    let row = |i: usize| format!("{},{},{}\n", ["NaN", "1.5"][i % 2], ["inf", "2"][i % 2], i % 2);
+    std::fs::write(dir.path().join("f.csv"), format!("x,y,k\n{}", (0..20_000).map(row).collect::<String>())).unwrap();
+    let sql = "SELECT sum(x) AS s, avg(x) AS a, sum(y) AS i, sum(x) FILTER (WHERE k > 7) AS none FROM 'f.csv'";
+    let text = String::from_utf8(run(dir.path(), &[sql, "--ratio", "30%"]).stdout).unwrap();
+    let words: Vec<&str> = text.split(|c: char| !c.is_alphanumeric()).collect();
+    let count = |word: &str| words.iter().filter(|found| found.eq_ignore_ascii_case(word)).count();
+    assert!(count("nan") == 2 && count("inf") == 1, "{text}");
 }
 
 #[test]

@@ -68,8 +68,14 @@ fn columns_of(
     let end = |estimate: &Estimate, number: f64| given(estimate, if estimate.claimed { number } else { f64::NAN });
     let rounded = |number: f64, round: fn(f64) -> f64| steps.map_or(number, |steps: f64| round(number * steps) / steps);
     let values: Vec<f64> = estimates.iter().map(|e| given(e, rounded(e.value, f64::round))).collect();
-    let found = column(values.iter().copied(), of_type)?;
-    if found.null_count() > values.iter().filter(|value| !value.is_finite()).count() {
+    // A sum of floating-point numbers may be NaN or infinite, as in the exact answer. A group without a value has none.
+    let has = |(estimate, value): (&Estimate, &f64)| {
+        (has_value(estimate) && (value.is_finite() || of_type.is_floating())).then_some(*value)
+    };
+    let there: Vec<Option<f64>> = estimates.iter().zip(&values).map(has).collect();
+    let absent = there.iter().filter(|value| value.is_none()).count();
+    let found = optional_column(there, of_type)?;
+    if found.null_count() > absent {
         return Err(spans::too_long(name, of_type));
     }
     Ok([
@@ -81,7 +87,10 @@ fn columns_of(
 
 /// A column of values in the type of an aggregate; null is what is not finite, or does not fit the type.
 fn column(values: impl Iterator<Item = f64>, of_type: &DataType) -> Result<ArrayRef, Error> {
-    let finite = |value: f64| value.is_finite().then_some(value);
-    let floats: Float64Array = values.map(finite).collect();
+    optional_column(values.map(|value| value.is_finite().then_some(value)).collect(), of_type)
+}
+
+fn optional_column(values: Vec<Option<f64>>, of_type: &DataType) -> Result<ArrayRef, Error> {
+    let floats: Float64Array = values.into_iter().collect();
     cast(&floats, of_type).map_err(|error| Error::Engine(error.to_string()))
 }

@@ -60,6 +60,7 @@ pub struct Estimable {
 /// # Errors
 /// Why it cannot be.
 pub fn recognize(top: &LogicalPlan) -> Result<Estimable, Reason> {
+    refuse_subqueries(top)?;
     let mut at = top;
     let aggregate = loop {
         match at {
