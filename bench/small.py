@@ -87,7 +87,7 @@ def tessera(meter, config, place):
             return row
 
         step("put", "put", "-r", config.tree, "tess:/tree/")
-        facts["stored_bytes"] = cluster.status()["data"]["stored_bytes"] if "data" in cluster.status() else 0
+        facts["stored_bytes"] = cluster.status()["bytes"]["stored"]
         facts["disk_bytes"] = cluster.stored_bytes()
         step("unchanged", "put", "-r", config.tree, "tess:/tree/")
         step("checksum", "put", "-r", "--checksum", config.tree, "tess:/tree/")
