@@ -471,3 +471,38 @@ impl Drop for Killed {
         let _ = self.0.wait();
     }
 }
+
+/// What a program writes through a map under a lock is there for the next holder on another mount: the first time, when the page comes from
+/// the store, and later, when the kernel has it.
+#[test]
+fn what_is_written_through_a_map_under_a_lock_is_committed() {
+    const MAPPED: &str = r#"
+import fcntl, mmap, sys
+f = open(sys.argv[1], "r+b", buffering=0)
+m = None
+for line in sys.stdin:
+    fcntl.lockf(f, fcntl.LOCK_EX)
+    m = m or mmap.mmap(f.fileno(), 8192)
+    m[5000:5005] = line.strip().encode()
+    fcntl.lockf(f, fcntl.LOCK_UN)
+    print("done", flush=True)
+"#;
+    with_two_mounts(|_, a, b| {
+        fs::write(a.path.join("mapped"), [b'.'; 8192]).unwrap();
+        let mut command = Command::new("python3");
+        command.args(["-c", MAPPED]).arg(a.path.join("mapped")).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut writer = command.spawn().unwrap();
+        let (mut orders, mut answers) = (writer.stdin.take().unwrap(), BufReader::new(writer.stdout.take().unwrap()));
+        for word in ["first", "again", "third"] {
+            writeln!(orders, "{word}").unwrap();
+            let mut line = String::new();
+            answers.read_line(&mut line).unwrap();
+            assert_eq!(line, "done\n");
+            let read = "import fcntl, os, sys; f = open(sys.argv[1], 'rb', buffering=0); fcntl.lockf(f, fcntl.LOCK_SH); print(os.pread(f.fileno(), 5, 5000).decode())";
+            let output = Command::new("python3").args(["-c", read]).arg(b.path.join("mapped")).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("{word}\n"));
+        }
+        drop(orders);
+        assert!(writer.wait().unwrap().success());
+    });
+}

@@ -330,11 +330,13 @@ impl Filesystem for TesseraFs {
         offset: u64,
         size: u32,
         flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         self.counts.asked(Op::Read);
         let read = match flags.0 & DIRECT {
+            // The kernel names a reader where it reads around its pages.
+            0 if lock_owner.is_none() => block_on(self.mount.read_page(fh.0, offset, size as usize)),
             0 => block_on(self.mount.read(fh.0, offset, size as usize)),
             _ => block_on(self.mount.read_direct(fh.0, offset, size as usize)),
         };

@@ -81,6 +81,8 @@ pub struct OpenFile<B: Backend> {
     dropping: Mutex<()>,
     /// The kernel may have pages: programs have read.
     has_pages: AtomicBool,
+    /// It has read some into its cache since the file was opened, where a program may change them through a map.
+    fills_pages: AtomicBool,
     /// How often its mode may have changed.
     mode_changes: AtomicU64,
     /// As many of these were over when the mode was asked for last, and no bit of it gave privileges; [`u64::MAX`]: never.
@@ -286,6 +288,17 @@ impl<B: Backend> OpenFile<B> {
     /// The last name may be gone: from now on the file always has a session that keeps it.
     pub async fn set_unlinked(&self) {
         self.state.lock().await.unlinked = true;
+    }
+
+    /// The kernel reads into its pages.
+    pub fn page_is_filled(&self) {
+        self.fills_pages.store(true, Ordering::SeqCst);
+    }
+
+    /// Whether the kernel may have pages that programs have changed through a map, where handles for writing bypass its pages: a map of such a
+    /// handle begins without pages, and the kernel reads each before a program changes it.
+    pub fn may_be_mapped(&self) -> bool {
+        self.fills_pages.load(Ordering::SeqCst)
     }
 
     /// Reads up to `len` bytes at `offset`; fewer at the end of the file. `fills_pages`: for the kernel's pages, by a handle that

@@ -208,7 +208,9 @@ impl<B: Backend> Mount<B> {
     /// Commits the file's writes, including the kernel's dirty pages. Without a writer there are none, and yet a file that was closed may
     /// wait in the spool.
     async fn write_back(&self, ino: u64) -> Outcome {
-        if self.files.has_writers(ino)
+        let may_be_dirty = !self.bypasses_pages() || self.files.get(ino).is_some_and(|file| file.may_be_mapped());
+        if may_be_dirty
+            && self.files.has_writers(ino)
             && let Err(error) = self.backend.write_back_pages(ino).await
             && !is_gone(&error)
         {

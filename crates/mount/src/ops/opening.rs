@@ -267,6 +267,17 @@ impl<B: Backend> Mount<B> {
         self.read_for(handle, (offset, len), false).await
     }
 
+    /// As [`Mount::read`], for a page of the kernel.
+    ///
+    /// # Errors
+    /// As [`Mount::read`].
+    pub async fn read_page(&self, handle: u64, offset: u64, len: usize) -> Outcome<Vec<u8>> {
+        if let Handle::File { file, .. } = &*self.handle(handle)? {
+            file.page_is_filled();
+        }
+        self.read(handle, offset, len).await
+    }
+
     /// As [`Mount::read`], for a read around the kernel's pages (`O_DIRECT`, a copy): nobody but this mount then looks whether the
     /// file ends before that.
     ///

@@ -184,7 +184,7 @@ impl MountHost {
             return Ok(page);
         }
         let (changes, page_changes) = (kernel.changes(), kernel.page_changes(ino));
-        let mut page = self.mount.read(file.0, block * BLOCK_BYTES, BLOCK_BYTES as usize).await?;
+        let mut page = self.mount.read_page(file.0, block * BLOCK_BYTES, BLOCK_BYTES as usize).await?;
         if page.len() < BLOCK_BYTES as usize {
             kernel.read_to_end(ino, changes, block * BLOCK_BYTES + page.len() as u64);
         }
