@@ -222,7 +222,8 @@ impl ManagerCore {
         let queued = std::mem::take(&mut self.queue).into_iter().filter_map(QueueItem::into_origin);
         let parked = std::mem::take(&mut self.parked).into_iter().filter_map(|(command, _)| command.origin);
         let locks = std::mem::take(&mut self.lock_waits).into_values().map(|(origin, _)| origin);
-        let replies = queued.chain(parked).chain(locks).map(|origin| origin.reply(Err(error.clone())));
+        let tests = self.take_tests();
+        let replies = queued.chain(parked).chain(locks).chain(tests).map(|origin| origin.reply(Err(error.clone())));
         self.actions.extend(replies);
         for mut action in std::mem::take(&mut self.held) {
             if let Action::Reply { result, .. } = &mut action {

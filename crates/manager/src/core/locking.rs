@@ -76,6 +76,11 @@ impl ManagerCore {
         Ok(None)
     }
 
+    /// The origins of the tests that wait, which wait no more.
+    pub(super) fn take_tests(&mut self) -> Vec<Origin> {
+        std::mem::take(&mut self.held_tests).into_iter().map(|test| test.origin).collect()
+    }
+
     /// Answers the tests that wait, of which the locks are known by now or whose time is over.
     fn answer_tests(&mut self) {
         let now_ns = self.clock.time.now_ns;

@@ -209,7 +209,13 @@ fn nonsense_about_delegations_is_refused() {
     assert_eq!(rig.lockers.stats(), (0, 0, 3));
     let conflicting = [write(1, 0, 9), write(2, 5, 5)];
     assert_eq!(rig.give_back(ALICE, &conflicting), REFUSED);
+    // Nothing was delegated, so there is nothing to return but what is held.
+    assert_eq!(rig.give_back(ALICE, &[write(1, 0, 9)]), REFUSED);
     assert_eq!(rig.lockers.stats(), (0, 0, 3));
+    assert!(matches!(rig.set(ALICE, write(1, 0, 9)), LockAnswer::Granted(_)));
+    assert!(matches!(rig.give_back(ALICE, &[write(1, 0, 9)]), LockAnswer::Granted(_)));
+    assert_eq!(rig.give_back(ALICE, &[write(1, 0, 10)]), REFUSED);
+    assert_eq!(rig.lockers.stats(), (1, 0, 3));
 }
 
 /// Half the locks that a client may have are for delegations at most, and there is room for what is returned.
@@ -307,6 +313,20 @@ fn nothing_is_delegated_before_all_clients_are_back() {
     let unlock = SetLock { lock: Some(file_lock(1, 0, LAST_BYTE, LockMode::Unlock)), ..ask(1) };
     assert_eq!(lockers.set(0, BOB, &unlock, &config).unwrap(), LockAnswer::Granted(None));
     assert!(matches!(lockers.set(0, ALICE, &ask(3), &config).unwrap(), LockAnswer::Delegated(_)));
+}
+
+/// Requests that a delegation holds back are decided in the order in which they came: one that may not wait, and is refused, lets the next one
+/// have what a later one would take.
+#[test]
+fn what_is_held_back_is_decided_in_order() {
+    let mut rig = Rig::new();
+    assert!(matches!(rig.ask(ALICE, write(1, 0, 0)), LockAnswer::Delegated(_)));
+    let first = rig.send(BOB, SetLock { lock: Some(write(12, 17, 19)), ..SetLock::default() }).1;
+    let second = rig.wait(BOB, file_lock(13, 12, 17, LockMode::Read)).1;
+    let third = rig.send(BOB, SetLock { lock: Some(write(11, 8, 12)), ..SetLock::default() }).1;
+    assert!(matches!(rig.give_back(ALICE, &[file_lock(1, 19, 20, LockMode::Read)]), LockAnswer::Granted(_)));
+    let refused = [(first, LockOutcome::Refused), (third, LockOutcome::Refused)];
+    assert_eq!((rig.granted(), rig.refused()), (vec![second], refused.to_vec()));
 }
 
 proptest! {

@@ -85,6 +85,11 @@ impl Lockers {
             return Ok(LockAnswer::Now(LockOutcome::Overtaken));
         }
         client.last_idle_seq = seq;
+        // Whoever has no delegation of the file returns it again, and holds there what it says, or has lost it.
+        if self.table.delegate(ino) != Some(client_id) && !wants.iter().all(|want| self.table.holds(want)) {
+            return Ok(LockAnswer::Now(LockOutcome::Refused));
+        }
+        let client = self.client(now_ns, client_id, request.table)?;
         wants.iter().for_each(|want| _ = client.last.insert((ino, want.owner.number), seq));
         let (fits, mut owners) = self.table.replace(ino, client_id, &wants);
         owners.extend(wants.iter().map(|want| want.owner));

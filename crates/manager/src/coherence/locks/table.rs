@@ -344,38 +344,54 @@ impl LockTable {
     /// Grants the requests of a file's queue whose turn has come, and refuses those that waited for the return of a delegation only.
     fn settle(&mut self, ino: u64) {
         loop {
-            self.serve(ino);
-            let Some(file) = self.files.get_mut(&ino).filter(|file| file.delegate().is_none()) else { break };
-            let Some(at) = file.queue.iter().position(|waiter| waiter.may_not_wait) else { break };
+            let file = self.files.get(&ino).filter(|file| file.delegate().is_none());
+            let Some(at) = file.and_then(|file| file.queue.iter().position(|waiter| waiter.may_not_wait)) else {
+                self.serve(ino, usize::MAX);
+                break;
+            };
+            // In the order in which they came: each gets what it would have got then.
+            if self.serve(ino, at) > 0 {
+                continue;
+            }
+            let Some(file) = self.files.get_mut(&ino) else { break };
             let Waiter { ticket, want, .. } = file.queue.remove(at);
+            let is_free = file.is_free(&want);
             self.leave(ticket, want.owner, ino);
-            self.refused.push((ticket, want, LockResult::Refused));
+            match is_free {
+                true => self.grant(ino, ticket, &want),
+                false => self.refused.push((ticket, want, LockResult::Refused)),
+            }
         }
         if self.files.get(&ino).is_some_and(|file| file.held.is_empty() && file.queue.is_empty()) {
             self.files.remove(&ino);
         }
     }
 
-    fn serve(&mut self, ino: u64) {
-        while let Some(at) = self.next_served(ino) {
-            let Some(file) = self.files.get_mut(&ino) else { return };
+    /// Grants what may be granted of the first `most` requests that wait. Returns how many.
+    fn serve(&mut self, ino: u64, most: usize) -> usize {
+        let mut served = 0;
+        while let Some(at) = self.next_served(ino, most - served) {
+            let Some(file) = self.files.get_mut(&ino) else { break };
             let Waiter { ticket, want, .. } = file.queue.remove(at);
             self.leave(ticket, want.owner, ino);
-            self.change(ino, want.owner, want.bytes, Some(want.held));
-            self.granted.extend(self.fence(ino, ticket.client_id).map(|fence| (ticket, fence)));
+            self.grant(ino, ticket, &want);
+            served += 1;
         }
+        served
     }
 
-    fn next_served(&self, ino: u64) -> Option<usize> {
+    fn grant(&mut self, ino: u64, ticket: Ticket, want: &Want) {
+        self.change(ino, want.owner, want.bytes, Some(want.held));
+        self.granted.extend(self.fence(ino, ticket.client_id).map(|fence| (ticket, fence)));
+    }
+
+    fn next_served(&self, ino: u64, most: usize) -> Option<usize> {
         let file = self.files.get(&ino)?;
         let may_be_in_circles = LazyCell::new(|| self.may_be_in_circles());
-        (0..file.queue.len()).find(|&at| {
-            let Waiter { want, may_not_wait, .. } = &file.queue[at];
+        (0..file.queue.len().min(most)).find(|&at| {
+            let Waiter { want, .. } = &file.queue[at];
             if !file.is_free(want) {
                 return false;
-            }
-            if *may_not_wait {
-                return true;
             }
             let mut earlier = file.earlier(want, at).peekable();
             earlier.peek().is_none()
