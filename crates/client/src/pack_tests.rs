@@ -320,3 +320,35 @@ fn cold_files_move_into_packs_while_they_are_read() {
     assert!(read(&client, &name(0)) == expected);
     cluster.lock().check_all_stored();
 }
+
+/// A log that is closed after each line has a chunk for each: a pack of such files has its most contents before its most bytes.
+#[test]
+fn files_of_many_pieces_move_into_packs() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options::default());
+    let line = |i: u64, k: u64| data(100, 1_000 + 10 * i + k);
+    for i in 0..180 {
+        let name = path(&format!("tess:/log{i}"));
+        client.put(&name, &line(i, 0)[..], PutOptions::default()).unwrap();
+        let ino = client.stat(&name).unwrap().ino;
+        for k in 1..6 {
+            let mut patch = client.open_inode(ino, true, None).unwrap();
+            patch.skip_to(100 * k).unwrap();
+            patch.write(&line(i, k)).unwrap();
+            patch.finish().unwrap();
+        }
+    }
+    let moved = client.move_into_packs(Duration::ZERO, |_| true, &Cancel::default()).unwrap();
+    assert_eq!((moved.files, moved.pack_bytes, moved.failed), (180, 180 * 600, None));
+    for i in 0..180 {
+        let all: Vec<u8> = (0..6).flat_map(|k| line(i, k)).collect();
+        assert!(read(&client, &format!("tess:/log{i}")) == all, "file {i}");
+    }
+    // One with a hole beside its chunk, and one of which a part was written anew, are not read again and again.
+    client.put(&path("tess:/hole"), &[data(300, 1), vec![0; 90_000]].concat()[..], PutOptions::default()).unwrap();
+    let mut patch = client.open_inode(client.stat(&path("tess:/log0")).unwrap().ino, true, None).unwrap();
+    patch.skip_to(50).unwrap();
+    patch.write(&[7; 20]).unwrap();
+    patch.finish().unwrap();
+    client.move_into_packs(Duration::ZERO, |_| true, &Cancel::default()).unwrap();
+    cluster.lock().check_all_stored();
+}

@@ -49,8 +49,13 @@ impl Failures {
 
     /// How long a thread without work sleeps at most.
     pub(crate) fn pause(&self) -> Duration {
-        let retries = [&self.flush_retry, &self.merge_retry].map(Retry::time_left);
-        retries.into_iter().filter(|left| !left.is_zero()).fold(PAUSE_MAX, Duration::min)
+        let retries = [&self.flush_retry, &self.merge_retry].into_iter().filter(|retry| retry.failures > 0);
+        // A time that has just come may have come after the look at the work.
+        let left = retries.map(|retry| match retry.time_left() {
+            Duration::ZERO => RETRY_MAX,
+            left => left,
+        });
+        left.fold(PAUSE_MAX, Duration::min)
     }
 }
 

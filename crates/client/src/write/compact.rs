@@ -3,7 +3,7 @@
 //! With packs at most half of which is left, each byte that is written frees another one at least. Files do not change, and may be read and
 //! written meanwhile: what is gone or elsewhere when the new pack is committed stays as it is.
 
-use super::pack::PACK_BYTES;
+use super::pack::{MOST_CONTENTS, PACK_BYTES};
 use super::{Cancel, Writer};
 use crate::client::Client;
 use crate::error::{Error, FileError};
@@ -210,6 +210,3 @@ impl Refill {
         self.bytes.is_empty() || (self.bytes.len() as u64 + len <= PACK_BYTES as u64 && contents <= MOST_CONTENTS)
     }
 }
-
-/// A pack has at most this many contents.
-const MOST_CONTENTS: usize = 1_024;

@@ -3,7 +3,7 @@
 //! Files are read as their versions are described, without sessions: one that is written meanwhile has another version when the pack is
 //! committed, and stays where it is.
 
-use super::pack::{FEWEST_FILES, PACK_BYTES, PACK_FILES, Packing};
+use super::pack::{FEWEST_FILES, MOST_CONTENTS, PACK_BYTES, PACK_FILES, Packing};
 use super::{Cancel, Writer};
 use crate::client::Client;
 use crate::error::{Error, FileError};
@@ -14,8 +14,12 @@ use crate::write::core::{PackParams, Target, WriteParams};
 use bytes::Bytes;
 use std::sync::Arc;
 use std::time::Duration;
+use tessera_accel::hash::chunk_hash;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Extent, Hint};
+
+/// Files of a group that are read by themselves because they could not be read with the others.
+const MOST_RETRIES: usize = 4;
 
 /// What was done.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -56,16 +60,11 @@ impl Client {
             let ListUnpackedReply { inos, next_after } = self.ask(&ListUnpacked { after, unwritten_ms })?;
             let mine: Vec<u64> = inos.into_iter().filter(|ino| is_mine(*ino)).collect();
             for inos in mine.chunks(DESCRIBED_FILES) {
-                let known = self.describe_inodes(inos)?;
-                let contents = self.read_described(known.clone());
-                for (known, content) in known.iter().zip(contents) {
+                for (known, content) in self.read_fitting(self.describe_inodes(inos)?) {
                     if cancel.is_cancelled() || all.failed.is_some() {
                         return Ok(all);
                     }
-                    // What cannot be read now stays where it is until the next time.
-                    if let Some(content) = content {
-                        self.add_to_batch(known, content.bytes(), &mut batches, cancel, &mut all);
-                    }
+                    self.add_to_batch(&known, &content, &mut batches, cancel, &mut all);
                 }
             }
             if next_after <= after {
@@ -75,6 +74,24 @@ impl Client {
         }
         batches.into_iter().for_each(|batch| self.move_batch(batch, cancel, &mut all));
         Ok(all)
+    }
+
+    /// Reads the files whose extents are whole chunks; the others come without content. What cannot be read now is left out.
+    fn read_fitting(&self, known: Vec<OpenReadReply>) -> Vec<(OpenReadReply, Bytes)> {
+        let (fitting, others): (Vec<_>, Vec<_>) = known.into_iter().partition(fits);
+        let mut read: Vec<(OpenReadReply, Bytes)> = others.into_iter().map(|known| (known, Bytes::new())).collect();
+        let mut retries = MOST_RETRIES;
+        for (known, content) in fitting.iter().zip(self.read_described(fitting.clone())) {
+            // One that cannot be read takes those behind it along.
+            let content = content.or_else(|| {
+                retries = retries.checked_sub(1)?;
+                let alone = self.read_described(vec![known.clone()]).pop().flatten();
+                retries += usize::from(alone.is_some());
+                alone
+            });
+            read.extend(content.map(|content| (known.clone(), content.bytes().clone())));
+        }
+        read
     }
 
     fn add_to_batch(
@@ -89,7 +106,8 @@ impl Client {
             batches.push(Batch::of(known.policy.clone()));
             batches.len() - 1
         });
-        if !batches[at].has_room(content.len()) {
+        let pieces = known.extents.as_ref().map_or(0, |extents| extents.extents.len());
+        if !batches[at].has_room(content.len(), pieces) {
             let full = std::mem::replace(&mut batches[at], Batch::of(known.policy.clone()));
             self.move_batch(full, cancel, all);
         }
@@ -106,6 +124,13 @@ impl Client {
             batch.files.iter().filter(|file| !file.places.is_empty()).map(|file| file.ino).collect();
         let (bytes, pack) = batch.finish();
         let size_bytes = bytes.len() as u64;
+        if !holds_its_contents(&bytes, &pack.pack) {
+            // Files give up complete copies for this pack, and nobody but this process has compared it with them.
+            tracing::error!(
+                "the memory of this machine does not keep what is written to it; no file moves into the pack"
+            );
+            return;
+        }
         let params = WriteParams {
             file: format!("a pack of {fitting} files"),
             size_hint_bytes: Some(size_bytes),
@@ -118,6 +143,9 @@ impl Client {
             match writer.write_pack(bytes.clone()) {
                 // It was removed, or has another policy by now.
                 Err(error) if matches!(error.code(), Code::NotFound | Code::SessionExpired) => {}
+                Err(error) if error.code() == Code::Invalid => {
+                    return tracing::warn!(%error, "these files do not move into a pack");
+                }
                 Err(error) => return all.failed = Some(error),
                 Ok(done) => {
                     assert!(done.moved <= fitting as u64, "{} of {fitting} files moved", done.moved);
@@ -137,14 +165,16 @@ impl Batch {
         Batch { policy, packing: Packing::default(), files: Vec::new(), fitting: 0 }
     }
 
-    fn has_room(&self, size_bytes: usize) -> bool {
-        self.packing.len_bytes() + size_bytes <= PACK_BYTES && self.files.len() < PACK_FILES
+    fn has_room(&self, size_bytes: usize, pieces: usize) -> bool {
+        self.packing.len_bytes() + size_bytes <= PACK_BYTES
+            && self.packing.count() + pieces <= MOST_CONTENTS
+            && self.files.len() < PACK_FILES
     }
 
     fn add_described(&mut self, known: &OpenReadReply, content: &Bytes) {
         let (Some(attr), Some(version), Some(extents)) = (&known.attr, &known.version, &known.extents) else { return };
         let piece = |extent: &Extent| content.slice(extent.offset as usize..extent.end() as usize);
-        let pieces: Vec<Bytes> = match are_whole_chunks(extents) {
+        let pieces: Vec<Bytes> = match fits(known) {
             true => extents.extents.iter().filter(|extent| extent.chunk_id != 0).map(piece).collect(),
             false => Vec::new(),
         };
@@ -168,11 +198,20 @@ impl Batch {
     }
 }
 
-/// Whether each extent is a hole, or all of a chunk.
-fn are_whole_chunks(list: &ListExtentsReply) -> bool {
+/// Whether each extent of a file is a hole, or all of a chunk.
+fn fits(known: &OpenReadReply) -> bool {
+    let Some(list) = &known.extents else { return false };
     let is_whole = |extent: &Extent| {
         let chunk = list.chunks.iter().find(|chunk| chunk.chunk_id == extent.chunk_id);
         extent.chunk_offset == 0 && chunk.is_some_and(|chunk| chunk.len_bytes == extent.len_bytes)
     };
     list.extents.iter().all(|extent| extent.chunk_id == 0 || is_whole(extent))
+}
+
+/// Whether each content of a pack has its name where it lies.
+fn holds_its_contents(bytes: &Bytes, pack: &Pack) -> bool {
+    pack.contents.iter().all(|content| {
+        let range = content.offset as usize..(content.offset + content.len_bytes) as usize;
+        chunk_hash(&bytes[range]).0[..] == content.hash[..]
+    })
 }

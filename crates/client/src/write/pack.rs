@@ -20,6 +20,8 @@ use tessera_wire::meta::{Commit, CommitMode, OpenWrite, Pack, PackedContent, Pac
 pub const PACK_BYTES: usize = 1 << 20;
 /// A pack has at most this many files.
 pub const PACK_FILES: usize = 512;
+/// A pack has at most this many contents.
+pub(super) const MOST_CONTENTS: usize = 1_024;
 /// Fewer files are written by themselves.
 pub(super) const FEWEST_FILES: usize = 4;
 
@@ -174,6 +176,10 @@ impl Packing {
 
     pub(super) fn len_bytes(&self) -> usize {
         self.bytes.len()
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.contents.len()
     }
 
     /// The pack, and what lies in it.

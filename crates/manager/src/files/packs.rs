@@ -96,6 +96,11 @@ pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<Com
         opened.push(refused(rules.open(ctx, file, &mut named))?);
     }
     let mut moves = RefChanges::of_unfinished();
+    if whole.missing > 0 && !pack.moved_files.is_empty() {
+        // What the files have now is complete.
+        let text = format!("{} fragments of the pack are missing; files move only into a whole one", whole.missing);
+        return refuse(Code::TooFewFragments, text);
+    }
     let mut moved = move_contents(ctx, (chunk_id, &session), pack, &mut moves)?;
     let mut places = Places::new(ctx, (chunk_id, whole.new_bytes > 0), pack)?;
     for (file, _) in pack.files.iter().zip(&opened).filter(|(_, opened)| opened.is_ok()) {
@@ -103,7 +108,7 @@ pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<Com
             places.id(ctx, extent.chunk_id, &mut whole.refs)?;
         }
     }
-    moved += unpacked::move_files(ctx, &rules, &pack.moved_files, &mut places, &mut whole.refs)?;
+    moved += unpacked::move_files(ctx, &rules, &pack.moved_files, &mut places, (&mut whole.refs, &mut moves))?;
     let (missing, mut unused_bytes) = (whole.missing, whole.new_bytes);
     let mut refs = whole.refs;
     let mut files = Vec::with_capacity(pack.files.len());

@@ -88,13 +88,13 @@ pub fn list(view: &View, request: &ListUnpacked) -> Result<ListUnpackedReply> {
 }
 
 /// Moves files into a pack: their extents name its contents from now on. Returns how many. One that was written since, or is not what the
-/// request says, stays as it is.
+/// request says, stays as it is. The chunks go into `left`: they stay for a while.
 pub(super) fn move_files(
     ctx: &mut Ctx,
     rules: &Rules<'_>,
     files: &[MovedFile],
     places: &mut Places<'_>,
-    refs: &mut RefChanges,
+    (refs, left): (&mut RefChanges, &mut RefChanges),
 ) -> Result<u64> {
     let mut moved = 0;
     for file in files {
@@ -106,7 +106,7 @@ pub(super) fn move_files(
             if rules.admit(&policy, inode.domain).is_err() {
                 continue; // It belongs into another pack.
             }
-            moved += u64::from(move_file(ctx, file, places, refs)?);
+            moved += u64::from(move_file(ctx, file, places, (&mut *refs, &mut *left))?);
         }
         // What cannot move now cannot before it is written again.
         forget(ctx.db, file.ino)?;
@@ -115,7 +115,12 @@ pub(super) fn move_files(
 }
 
 /// Moves one file, if each extent of its current version is a whole chunk that the place named for it equals.
-fn move_file(ctx: &mut Ctx, file: &MovedFile, places: &mut Places<'_>, refs: &mut RefChanges) -> Result<bool> {
+fn move_file(
+    ctx: &mut Ctx,
+    file: &MovedFile,
+    places: &mut Places<'_>,
+    (refs, left): (&mut RefChanges, &mut RefChanges),
+) -> Result<bool> {
     let Some(page) = versions::only_page(ctx.db, file.ino)? else { return Ok(false) };
     let mut extents = pages::decode(page.start, &page.extents);
     if extents.is_empty() || extents.len() != file.places.len() {
@@ -139,7 +144,7 @@ fn move_file(ctx: &mut Ctx, file: &MovedFile, places: &mut Places<'_>, refs: &mu
     versions::name_elsewhere(ctx.db, file.ino, &page, &extents)?;
     refs.add(&extents);
     if !failpoint::is_active("manager.moved_files_leak") {
-        refs.release(ctx, &page.extents)?;
+        left.release(ctx, &page.extents)?;
     }
     Ok(true)
 }

@@ -123,6 +123,9 @@ impl FollowingFiles {
 
     /// Forgets other directories than this one, if there are too many or they have too many files.
     fn make_room(&mut self, directory: u64) {
+        if self.directories.len() == 1 && self.directories.contains_key(&directory) {
+            return; // There is no other.
+        }
         if self.places.len() >= MAX_FILES || self.directories.len() >= MAX_DIRECTORIES {
             self.directories.retain(|of, _| *of == directory);
             self.places.retain(|_, (of, _)| *of == directory);
