@@ -244,7 +244,7 @@ impl Mutant {
 
 /// Failpoints that the runs of several mounts detect, each with what programs do in the runs that look for it.
 pub const OF_MOUNTS: &[(&str, Theme)] = &[
-    ("manager.late_answer_releases", Theme::Mixed),
+    ("manager.late_answer_releases", Theme::Locks),
     ("manager.late_claims_count", Theme::Locks),
     ("manager.names_not_rechecked", Theme::Spool),
     ("manager.no_recall", Theme::Mixed),
