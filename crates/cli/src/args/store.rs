@@ -70,7 +70,8 @@ pub struct PutArgs {
     /// Memory.
     #[command(flatten)]
     pub memory: MemoryArgs,
-    /// Do not read files that the store has with the same size, modification time, mode and owner. They keep their hints.
+    /// Do not read files that the store has with the same size, modification time, mode and owner. They keep their hints. A file that
+    /// was changed within the two seconds before it was stored is read.
     #[arg(long, conflicts_with = "if_version")]
     pub skip_unchanged: bool,
     /// Read every file, and send only those of which the store has not the content under their names; of the others set mode, owner and time if
