@@ -245,6 +245,9 @@ fn set_health(node: &NodeInfo, health: Health) -> Proposal {
     SetNodeHealth { node_id: node.node_id, incarnation: node.incarnation, health: health as i32 }.propose()
 }
 
+/// A node that has missed so many heartbeats is silent.
+const MISSED_HEARTBEATS: u64 = 3;
+
 /// Proposes nodes that fell silent as down, later out, and disks that their nodes run without as out.
 /// With `hurry` (an operator asked for repair) a down node is out once its lease has surely ended.
 ///
@@ -280,6 +283,12 @@ pub fn silence(view: &mut View<'_>, hurry: bool) -> Result<()> {
     }
     view.proposals.extend(fail_all(gone.into_iter()));
     Ok(())
+}
+
+/// Whether a node has missed heartbeats, so that it may be about to count as down.
+pub fn is_silent(view: &View<'_>, node: &NodeInfo) -> bool {
+    let heard_ns = view.soft.cluster.stats.node_heard_ns(node.node_id, view.soft.started_ns);
+    view.now_ns - heard_ns >= ns(view.config.heartbeat_ms.saturating_mul(MISSED_HEARTBEATS))
 }
 
 /// Whether a node that is up runs without this disk.

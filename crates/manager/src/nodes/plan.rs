@@ -8,6 +8,7 @@ use crate::internal::{DisksDrained, FinishBackfills, Internal, MoveMembers, prop
 use crate::nodes::membership;
 use crate::placement::groups;
 use crate::repair::{backfill, inventory, maintenance, moves, proof, rebuild};
+use tessera_wire::{Health, NodeInfo};
 
 /// Ticks come every 100 ms or so. After a longer pause than this (or half of `down_after_ms`) the manager itself was
 /// stopped, so the silence says nothing about the nodes.
@@ -30,8 +31,13 @@ fn tick(view: &mut View) -> Result<()> {
     membership::silence(view, hurry)?;
     if hurry {
         let node_map = view.caches.node_map(view.db)?;
-        let down = node_map.nodes.values().any(|n| n.health() == tessera_wire::Health::Down);
-        view.soft.cluster.jobs.hurry = down || node_map.disks.values().any(membership::is_absent);
+        let is_away = |node: &NodeInfo| match node.health() {
+            Health::Down => true,
+            Health::Up => membership::is_silent(view, node),
+            _ => false,
+        };
+        let is_awaited = node_map.nodes.values().any(is_away) || node_map.disks.values().any(membership::is_absent);
+        view.soft.cluster.jobs.hurry = is_awaited;
     }
     plan_members(view)?;
     if due(&mut view.soft.cluster.pace.groups, view.meta.map_version, now, 2_000) {

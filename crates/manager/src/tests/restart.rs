@@ -370,3 +370,22 @@ fn a_clock_that_is_set_back_does_not_stop_time() {
     assert_eq!(health(&mut rig), tessera_wire::Health::Down);
     assert!(rig.core.meta().last_now_ns > before_ns);
 }
+
+/// P6: whoever asks for a repair moments after a machine was lost need not ask again. It does not wait for a node that answers.
+#[test]
+fn a_repair_waits_for_nodes_that_have_just_fallen_silent() {
+    let config = Config { down_after_ms: 3_000, out_after_ms: 600_000, node_lease_ms: 2_000, ..config() };
+    let mut rig = Rig::with(Db::in_memory([7; 16]).unwrap(), config, 1);
+    rig.register(1);
+    let silence = |rig: &mut Rig, ms: i64| (0..ms / 100).for_each(|_| rig.tick(100));
+    silence(&mut rig, 2_000);
+    let health = |rig: &mut Rig| rig.ask(&GetStatus {}).unwrap().nodes[0].health();
+    assert_eq!(health(&mut rig), tessera_wire::Health::Up, "it has missed four heartbeats");
+    rig.ask(&Maintain { what: MaintenanceJob::Repair as i32, start: true }).unwrap();
+    silence(&mut rig, 500);
+    assert!(rig.core.soft.cluster.jobs.hurry);
+    silence(&mut rig, 4_000);
+    assert_eq!(health(&mut rig), tessera_wire::Health::Out);
+    silence(&mut rig, 200);
+    assert!(!rig.core.soft.cluster.jobs.hurry);
+}
