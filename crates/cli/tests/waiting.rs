@@ -48,28 +48,3 @@ fn a_command_waits_for_a_manager_that_hangs() {
     kill_process(manager, Signal::CONT).unwrap();
     assert_eq!(ls.wait().unwrap().code(), Some(0));
 }
-
-/// Whoever compares a tree by content asks for each directory. If nobody answers any more, the first that has waited speaks for all.
-#[test]
-fn a_comparison_by_content_waits_once_for_a_manager_that_is_gone() {
-    let mut c = Cluster::start(1);
-    let tree = c.path().join("tree");
-    // Long enough to be hashed still when the manager is killed.
-    let long: Vec<u8> = (0..256u32 << 20).map(|i| (i ^ (i >> 11)) as u8).collect();
-    for i in 0..40 {
-        std::fs::create_dir_all(tree.join(format!("{i:02}"))).unwrap();
-        let bytes = if i == 0 { &long[..] } else { &long[..1_000] };
-        std::fs::write(tree.join(format!("{i:02}/file")), bytes).unwrap();
-    }
-    let tree = tree.to_str().unwrap().to_string();
-    assert_eq!(c.run(&["put", "-r", &tree, "tess:/"]).code, 0);
-    let log = File::create(c.path().join("put.err")).unwrap();
-    let words = ["put", "-r", "--checksum", "-j", "1", "--wait", "2", &tree, "tess:/"];
-    let mut put = c.command(&words).stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
-    std::thread::sleep(std::time::Duration::from_millis(300));
-    c.kill_manager();
-    let began = std::time::Instant::now();
-    assert_eq!(put.wait().unwrap().code(), Some(4));
-    // 39 files would wait for 78 seconds.
-    assert!(began.elapsed().as_secs() < 40, "{:?}", began.elapsed());
-}
