@@ -60,11 +60,11 @@ impl Client {
             let ListUnpackedReply { inos, next_after } = self.ask(&ListUnpacked { after, unwritten_ms })?;
             let mine: Vec<u64> = inos.into_iter().filter(|ino| is_mine(*ino)).collect();
             for inos in mine.chunks(DESCRIBED_FILES) {
-                for (known, content) in self.read_fitting(self.describe_inodes(inos)?) {
+                for (known, pieces) in self.read_fitting(self.describe_inodes(inos)?) {
                     if cancel.is_cancelled() || all.failed.is_some() {
                         return Ok(all);
                     }
-                    self.add_to_batch(&known, &content, &mut batches, cancel, &mut all);
+                    self.add_to_batch(&known, &pieces, &mut batches, cancel, &mut all);
                 }
             }
             if next_after <= after {
@@ -76,10 +76,11 @@ impl Client {
         Ok(all)
     }
 
-    /// Reads the files whose extents are whole chunks; the others come without content. What cannot be read now is left out.
-    fn read_fitting(&self, known: Vec<OpenReadReply>) -> Vec<(OpenReadReply, Bytes)> {
+    /// Reads the bytes of the chunks of each file whose extents are whole chunks; the other files come without any. What cannot be read
+    /// now is left out.
+    fn read_fitting(&self, known: Vec<OpenReadReply>) -> Vec<(OpenReadReply, Vec<Bytes>)> {
         let (fitting, others): (Vec<_>, Vec<_>) = known.into_iter().partition(fits);
-        let mut read: Vec<(OpenReadReply, Bytes)> = others.into_iter().map(|known| (known, Bytes::new())).collect();
+        let mut read: Vec<_> = others.into_iter().map(|known| (known, Vec::new())).collect();
         let mut retries = MOST_RETRIES;
         for (known, content) in fitting.iter().zip(self.read_described(fitting.clone())) {
             // One that cannot be read takes those behind it along.
@@ -89,7 +90,7 @@ impl Client {
                 retries += usize::from(alone.is_some());
                 alone
             });
-            read.extend(content.map(|content| (known.clone(), content.bytes().clone())));
+            read.extend(content.map(|content| (known.clone(), pieces_of(known, content.bytes()))));
         }
         read
     }
@@ -97,21 +98,21 @@ impl Client {
     fn add_to_batch(
         &self,
         known: &OpenReadReply,
-        content: &Bytes,
+        pieces: &[Bytes],
         batches: &mut Vec<Batch>,
         cancel: &Cancel,
         all: &mut MovedFiles,
     ) {
+        let (Some(attr), Some(version)) = (&known.attr, &known.version) else { return };
         let at = batches.iter().position(|batch| batch.policy == known.policy).unwrap_or_else(|| {
             batches.push(Batch::of(known.policy.clone()));
             batches.len() - 1
         });
-        let pieces = known.extents.as_ref().map_or(0, |extents| extents.extents.len());
-        if !batches[at].has_room(content.len(), pieces) {
+        if !batches[at].has_room(pieces) {
             let full = std::mem::replace(&mut batches[at], Batch::of(known.policy.clone()));
             self.move_batch(full, cancel, all);
         }
-        batches[at].add_described(known, content);
+        batches[at].add(attr.ino, version.version, pieces);
     }
 
     fn move_batch(&self, batch: Batch, cancel: &Cancel, all: &mut MovedFiles) {
@@ -165,20 +166,11 @@ impl Batch {
         Batch { policy, packing: Packing::default(), files: Vec::new(), fitting: 0 }
     }
 
-    fn has_room(&self, size_bytes: usize, pieces: usize) -> bool {
+    fn has_room(&self, pieces: &[Bytes]) -> bool {
+        let size_bytes: usize = pieces.iter().map(Bytes::len).sum();
         self.packing.len_bytes() + size_bytes <= PACK_BYTES
-            && self.packing.count() + pieces <= MOST_CONTENTS
+            && self.packing.count() + pieces.len() <= MOST_CONTENTS
             && self.files.len() < PACK_FILES
-    }
-
-    fn add_described(&mut self, known: &OpenReadReply, content: &Bytes) {
-        let (Some(attr), Some(version), Some(extents)) = (&known.attr, &known.version, &known.extents) else { return };
-        let piece = |extent: &Extent| content.slice(extent.offset as usize..extent.end() as usize);
-        let pieces: Vec<Bytes> = match fits(known) {
-            true => extents.extents.iter().filter(|extent| extent.chunk_id != 0).map(piece).collect(),
-            false => Vec::new(),
-        };
-        self.add(attr.ino, version.version, &pieces);
     }
 
     /// Adds a file with the bytes of its chunks in order. Without any, the manager is told only that it is not to be listed again.
@@ -206,6 +198,13 @@ fn fits(known: &OpenReadReply) -> bool {
         extent.chunk_offset == 0 && chunk.is_some_and(|chunk| chunk.len_bytes == extent.len_bytes)
     };
     list.extents.iter().all(|extent| extent.chunk_id == 0 || is_whole(extent))
+}
+
+/// The bytes of a file's chunks in order.
+fn pieces_of(known: &OpenReadReply, content: &Bytes) -> Vec<Bytes> {
+    let extents = known.extents.iter().flat_map(|list| &list.extents);
+    let chunks = extents.filter(|extent| extent.chunk_id != 0);
+    chunks.map(|extent| content.slice(extent.offset as usize..extent.end() as usize)).collect()
 }
 
 /// Whether each content of a pack has its name where it lies.

@@ -47,10 +47,8 @@ impl ManagerCore {
             return self.reply(origin, Err(failure.into_wire()));
         }
         match &queued.command {
-            Command::CloseSession(CloseSession { session_id, readers, .. })
-                if [&[*session_id], &readers[..]].concat().iter().all(|id| self.soft.sessions.is_soft_reader(*id)) =>
-            {
-                [&[*session_id], &readers[..]].concat().iter().for_each(|id| self.soft.sessions.forget(*id));
+            Command::CloseSession(close) if sessions_of(close).all(|id| self.soft.sessions.is_soft_reader(id)) => {
+                sessions_of(close).for_each(|id| self.soft.sessions.forget(id));
                 // It shows no state: a later leader does not know these readers.
                 return self.reply_as(origin, Ok(Ack {}.encode_to_vec().into()), true);
             }
@@ -349,4 +347,9 @@ impl ManagerCore {
             self.unpark();
         }
     }
+}
+
+/// The sessions that a request closes.
+fn sessions_of(close: &CloseSession) -> impl Iterator<Item = u64> {
+    std::iter::once(close.session_id).chain(close.readers.iter().copied())
 }

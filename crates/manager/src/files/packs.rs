@@ -240,9 +240,7 @@ impl Rules<'_> {
         Committer::new(file, opened.session.clone(), &opened.policy)?;
         Ok(opened)
     }
-}
 
-impl Rules<'_> {
     /// Refuses a file of this policy and domain, unless it may lie in the pack.
     pub(super) fn admit(&self, own: &Policy, domain: u32) -> Result<()> {
         check_policy(own)?;

@@ -4,6 +4,9 @@ use super::locks::{lock, locking};
 use super::store::LockTable;
 use super::*;
 use crate::locks::HeldBefore;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::task::Poll;
 use tessera_wire::Code;
 use tessera_wire::meta::{FileLock, LockFamily, LockMode, LockOutcome};
 
@@ -95,7 +98,7 @@ fn a_recalled_delegation_is_returned_for_what_is_held() {
         store.holds_lock_answers.set(true);
         mount.locks_recalled(&[INO, 99]);
         let unlock = lock(LockMode::Unlock, 0, 4);
-        let mut unlocked = std::pin::pin!(set(&mount, &unlock, false));
+        let mut unlocked = pin!(set(&mount, &unlock, false));
         for _ in 0..20 {
             assert!(
                 std::future::poll_fn(|context| std::task::Poll::Ready(unlocked.as_mut().poll(context).is_pending()))
@@ -137,6 +140,16 @@ fn a_lock_that_must_wait_is_waited_for_at_the_manager() {
     });
 }
 
+/// Lets a request go on until the manager has it, which is before it is answered.
+async fn send(store: &Store, mut asked: Pin<&mut impl Future<Output = LockOutcome>>) {
+    let before = store.locks.borrow().requests;
+    while store.locks.borrow().requests == before {
+        let is_pending = poll_fn(|context| Poll::Ready(asked.as_mut().poll(context).is_pending()));
+        assert!(is_pending.await, "the manager has the request first");
+        pause().await;
+    }
+}
+
 /// Without an answer nobody knows whether the file is delegated: the manager is told what is held before anything else.
 #[test]
 fn a_lost_answer_about_a_delegation_is_cleared_up() {
@@ -148,14 +161,8 @@ fn a_lost_answer_about_a_delegation_is_cleared_up() {
         }
         store.locks.borrow_mut().loses_answers = true;
         let whole = lock(LockMode::Write, 0, 9);
-        let mut asked = std::pin::pin!(set(&mount, &whole, false));
-        let before = store.locks.borrow().requests;
-        while store.locks.borrow().requests == before {
-            let polled =
-                std::future::poll_fn(|context| std::task::Poll::Ready(asked.as_mut().poll(context).is_pending()));
-            assert!(polled.await);
-            pause().await;
-        }
+        let mut asked = pin!(set(&mount, &whole, false));
+        send(&store, asked.as_mut()).await;
         store.locks.borrow_mut().loses_answers = false;
         assert_eq!(asked.await, LockOutcome::Granted);
         let locks = store.locks.borrow();
@@ -174,13 +181,9 @@ fn a_delegation_that_is_recalled_before_it_is_known_is_returned() {
         }
         store.lock_rounds.set(20);
         let whole = lock(LockMode::Write, 0, 9);
-        let mut asked = std::pin::pin!(set(&mount, &whole, false));
+        let mut asked = pin!(set(&mount, &whole, false));
         let before = store.locks.borrow().requests;
-        while store.locks.borrow().requests == before {
-            let polled =
-                std::future::poll_fn(|context| std::task::Poll::Ready(asked.as_mut().poll(context).is_pending()));
-            assert!(polled.await);
-        }
+        send(&store, asked.as_mut()).await;
         store.locks.borrow_mut().delegates = false;
         mount.locks_recalled(&[INO]);
         assert_eq!(asked.await, LockOutcome::Granted);

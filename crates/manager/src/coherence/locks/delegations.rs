@@ -79,6 +79,8 @@ impl Lockers {
                 None => return invalid(format!("no lock on inode {ino}")),
             }
         }
+        let is_delegate = self.table.delegate(ino) == Some(client_id);
+        let holds_all = wants.iter().all(|want| self.table.holds(want));
         let client = self.client(now_ns, client_id, request.table)?;
         let of_file = client.last.iter().filter(|((of, _), _)| *of == ino).map(|(_, last)| *last);
         if of_file.chain([client.last_idle_seq]).any(|last| seq < last) {
@@ -86,10 +88,9 @@ impl Lockers {
         }
         client.last_idle_seq = seq;
         // Whoever has no delegation of the file returns it again, and holds there what it says, or has lost it.
-        if self.table.delegate(ino) != Some(client_id) && !wants.iter().all(|want| self.table.holds(want)) {
+        if !is_delegate && !holds_all {
             return Ok(LockAnswer::Now(LockOutcome::Refused));
         }
-        let client = self.client(now_ns, client_id, request.table)?;
         wants.iter().for_each(|want| _ = client.last.insert((ino, want.owner.number), seq));
         let (fits, mut owners) = self.table.replace(ino, client_id, &wants);
         owners.extend(wants.iter().map(|want| want.owner));
