@@ -3,6 +3,7 @@
 mod bad_input;
 mod bulk;
 mod classes;
+mod commits;
 mod compare;
 mod expiry;
 mod files;
@@ -18,6 +19,7 @@ mod packs;
 mod placement;
 mod preallocated;
 mod proof;
+mod readers;
 mod receipts;
 mod requests;
 mod restart;
