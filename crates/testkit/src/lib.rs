@@ -9,6 +9,7 @@
 //! Other crates use this one in their tests only; the simulator takes [`recount`] from here.
 
 mod audit;
+pub mod commands;
 mod files;
 mod manager;
 mod nodes;

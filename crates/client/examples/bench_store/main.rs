@@ -13,7 +13,6 @@ mod similar;
 mod store;
 
 use bytes::{Bytes, BytesMut};
-use std::io::{BufRead, Write};
 use std::time::Instant;
 
 /// What a command answers, or why it failed.
@@ -233,15 +232,5 @@ fn main() {
         tessera_accel::set_device(Box::new(oracle.clone()));
     }
     let mut driver = Driver { source: Bytes::new(), sink: Vec::new(), store: None, oracle, seen: Default::default() };
-    let mut out = std::io::stdout();
-    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        let said = match driver.run(&line) {
-            None => break,
-            Some(Ok(facts)) => writeln!(out, "ok {facts}"),
-            Some(Err(error)) => writeln!(out, "err {}", error.to_string().replace('\n', " ")),
-        };
-        if said.and_then(|()| out.flush()).is_err() {
-            break;
-        }
-    }
+    tessera_testkit::commands::serve(|line| driver.run(line));
 }

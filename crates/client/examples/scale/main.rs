@@ -7,7 +7,6 @@
 mod files;
 mod named;
 
-use std::io::{BufRead, Write};
 use tessera_client::{Client, Options};
 
 /// What a command answers, or why it failed.
@@ -65,15 +64,5 @@ impl Driver {
 
 fn main() {
     let mut driver = Driver::default();
-    let mut out = std::io::stdout();
-    for line in std::io::stdin().lock().lines().map_while(Result::ok) {
-        let said = match driver.run(&line) {
-            None => break,
-            Some(Ok(facts)) => writeln!(out, "ok {facts}"),
-            Some(Err(error)) => writeln!(out, "err {}", error.to_string().replace('\n', " ")),
-        };
-        if said.and_then(|()| out.flush()).is_err() {
-            break;
-        }
-    }
+    tessera_testkit::commands::serve(|line| driver.run(line));
 }
