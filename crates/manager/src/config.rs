@@ -74,7 +74,7 @@ tessera_knobs::knobs! {
         max_clock_jump_ms: u64 = 30 * 24 * 3_600_000;
 
         /// Interval of the heartbeats of nodes.
-        heartbeat_ms: u64 = 500;
+        heartbeat_ms: u64 = 1_000;
         /// A node acknowledges puts for this long after it sent the last answered heartbeat (P11).
         node_lease_ms: u64 = 5_000;
         /// A node that sent nothing for this long is down: its groups get no new chunks.

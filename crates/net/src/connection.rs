@@ -257,9 +257,9 @@ impl Connection {
         !self.pending.lock().is_empty()
     }
 
-    /// Called every [`keepalive::EVERY`]: tells a peer that has waited for at least that long that this side lives, unless
-    /// something is on its way to it that fills the socket. Never waits.
-    pub(crate) fn keep_alive(&self) {
+    /// Called every [`keepalive::EVERY`] while a peer waits: tells a peer that has waited for at least that long that this side lives, unless
+    /// something is on its way to it that fills the socket. Never waits. Returns whether the peer waits.
+    pub(crate) fn keep_alive(&self) -> bool {
         // A request that is not read yet may wait for the connection's thread, too.
         let is_busy = !self.idle.load(Ordering::Relaxed);
         let is_awaited = self.is_admitted() && (is_busy || self.outbox.owes_answer());
@@ -269,6 +269,7 @@ impl Connection {
         if is_awaited && was_awaited && push().unwrap_or(false) {
             let _ = self.send(Kind::Hello as u16, FLAG_REPLY, NO_REQUEST_ID, &[], Vec::new());
         }
+        is_awaited
     }
 
     /// Tells the peer why the connection ends.

@@ -11,11 +11,14 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Time between keepalive frames. The first one is sent when a peer has waited for one to two such times.
+/// Time between keepalive frames. The first one is sent when a peer has waited for one to two such times, or once more than that if no
+/// peer had waited before.
 pub(crate) const EVERY: Duration = Duration::from_millis(500);
+/// Where no peer waits, the thread looks this often.
+const DOZE: Duration = Duration::from_secs(1);
 /// A peer that owes an answer and sends nothing for this long is dead. Several keepalive frames may be lost to a busy machine.
 pub(crate) const SILENCE: Duration = Duration::from_secs(3);
-const _: () = assert!(SILENCE.as_millis() >= 6 * EVERY.as_millis());
+const _: () = assert!(SILENCE.as_millis() >= 6 * EVERY.as_millis() && DOZE.as_millis() <= 2 * EVERY.as_millis());
 
 struct Watched {
     connections: Vec<Weak<Connection>>,
@@ -41,11 +44,13 @@ pub(crate) fn watch(connection: &Arc<Connection>) -> io::Result<()> {
 
 /// Ends when the last connection is gone.
 fn run() {
+    let mut pause = EVERY;
     loop {
-        std::thread::sleep(EVERY);
+        std::thread::sleep(pause);
         // Nothing is locked while they send, or are dropped: a callback may open another connection.
         let connections: Vec<_> = WATCHED.lock().connections.iter().filter_map(Weak::upgrade).collect();
-        connections.iter().for_each(|connection| connection.keep_alive());
+        let awaited = connections.iter().filter(|connection| connection.keep_alive()).count();
+        pause = if awaited > 0 { EVERY } else { DOZE };
         drop(connections);
         let mut watched = WATCHED.lock();
         watched.connections.retain(|connection| connection.strong_count() > 0);

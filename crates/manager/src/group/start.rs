@@ -177,12 +177,12 @@ impl Manager {
         let meta = db.meta()?;
         let peer = Peer::start(log, files, meta.log_seq, setup.peer)?;
         Ok(Manager {
+            unconfirmed: Unconfirmed::new(setup.config.heartbeat_ms),
             config: setup.config,
             home: setup.home,
             peer,
             state: State::Standby { db, meta, caches: Caches::default() },
             proposed: None,
-            unconfirmed: Unconfirmed::default(),
             actions: VecDeque::new(),
             backlog: Backlog::default(),
             wall_ahead_ns: 0,

@@ -246,7 +246,7 @@ fn set_health(node: &NodeInfo, health: Health) -> Proposal {
 }
 
 /// A node that has missed so many heartbeats is silent.
-const MISSED_HEARTBEATS: u64 = 3;
+const MISSED_HEARTBEATS: u64 = 2;
 
 /// Proposes nodes that fell silent as down, later out, and disks that their nodes run without as out.
 /// With `hurry` (an operator asked for repair) a down node is out once its lease has surely ended.

@@ -380,7 +380,7 @@ fn a_repair_waits_for_nodes_that_have_just_fallen_silent() {
     let silence = |rig: &mut Rig, ms: i64| (0..ms / 100).for_each(|_| rig.tick(100));
     silence(&mut rig, 2_000);
     let health = |rig: &mut Rig| rig.ask(&GetStatus {}).unwrap().nodes[0].health();
-    assert_eq!(health(&mut rig), tessera_wire::Health::Up, "it has missed four heartbeats");
+    assert_eq!(health(&mut rig), tessera_wire::Health::Up, "it has missed two heartbeats");
     rig.ask(&Maintain { what: MaintenanceJob::Repair as i32, start: true }).unwrap();
     silence(&mut rig, 500);
     assert!(rig.core.soft.cluster.jobs.hurry);

@@ -18,6 +18,8 @@ use tessera_wire::{Code, Error, Kind};
 const TICK: Duration = Duration::from_millis(100);
 /// Ticks that a voter outside the group takes at once: nothing is due at them, and most nodes of a large cluster have such a voter.
 const SPARE_TICKS: u32 = 10;
+/// Ticks that one takes at once while it knows a leader: the leader's heartbeats come every third tick, and wake it.
+const FOLLOWING_TICKS: u32 = 4;
 
 pub(super) enum In {
     Request {
@@ -98,10 +100,14 @@ impl Drop for VoterThread {
 impl VoterThread {
     fn run(mut self, inbox: &Receiver<In>) {
         let started = Instant::now();
-        let (mut next_tick, mut ticks) = (started, 1);
+        let mut ticked = started;
         loop {
+            let wakes = ticked + TICK * self.ticks_at_once();
+            let input = inbox.recv_timeout(wakes.saturating_duration_since(Instant::now()));
             let now_ns = started.elapsed().as_nanos() as i64;
-            match inbox.recv_timeout(next_tick.saturating_duration_since(Instant::now())) {
+            // Before the input: what it does may depend on how long nothing was heard.
+            self.tick(now_ns, &mut ticked);
+            match input {
                 Ok(In::Request { connection, request_id, kind, body, payload }) => {
                     self.next_token += 1;
                     let token = self.next_token;
@@ -112,19 +118,6 @@ impl VoterThread {
                 Ok(In::Answer(answer)) => self.voter.handle(now_ns, Input::Answer(answer)),
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(In::Stop) | Err(RecvTimeoutError::Disconnected) => return,
-            }
-            // Under load, too.
-            let now = Instant::now();
-            if now >= next_tick {
-                (0..ticks).for_each(|_| self.voter.handle(now_ns, Input::Tick));
-                ticks = if self.voter.peer().is_spare() { SPARE_TICKS } else { 1 };
-                next_tick = now + TICK * ticks;
-                self.id.store(self.voter.id(), Relaxed);
-                self.store.reserve_more(self.voter.room_bytes());
-            }
-            if ticks > 1 && !self.voter.peer().is_spare() {
-                // The group has let it in.
-                (ticks, next_tick) = (1, next_tick.min(now + TICK));
             }
             while let Some(action) = self.voter.poll() {
                 match action {
@@ -139,6 +132,30 @@ impl VoterThread {
                 }
             }
         }
+    }
+
+    /// Ticks after which the thread looks, if nothing arrives.
+    fn ticks_at_once(&self) -> u32 {
+        let peer = self.voter.peer();
+        match peer.standing() {
+            _ if peer.is_spare() => SPARE_TICKS,
+            standing if standing.leader.is_some() && !standing.leads => FOLLOWING_TICKS,
+            _ => 1,
+        }
+    }
+
+    /// Takes the ticks since `ticked`, under load too; after a pause of the process no more than it would have waited for.
+    fn tick(&mut self, now_ns: i64, ticked: &mut Instant) {
+        let (now, at_once) = (Instant::now(), self.ticks_at_once());
+        let due = now.saturating_duration_since(*ticked).as_millis() / TICK.as_millis();
+        if due == 0 {
+            return;
+        }
+        let ticks = u32::try_from(due).map_or(at_once, |due| due.min(at_once));
+        *ticked = if due > u128::from(at_once) { now } else { *ticked + TICK * ticks };
+        (0..ticks).for_each(|_| self.voter.handle(now_ns, Input::Tick));
+        self.id.store(self.voter.id(), Relaxed);
+        self.store.reserve_more(self.voter.room_bytes());
     }
 
     fn call(&self, call: Call) {
