@@ -111,6 +111,10 @@ pub const ALL: &[(&str, &str)] = &[
     ("mount.hidden_length_stays", "a length that the kernel did not take while a file was open is never shown (P7)"),
     ("mount.kept_pages_stay", "the kernel's pages of what a conflict copy keeps count as the other version's (P7)"),
     ("mount.kernel_keeps_pages", "an open keeps the kernel's pages of a version that was replaced (P7)"),
+    (
+        "mount.known_content_is_not_compared",
+        "a read shows content that another mount has replaced, although no lease says that it is current",
+    ),
     ("mount.known_content_is_stale", "a commit lies over content of a version that another mount has replaced (P1)"),
     ("mount.log_close_not_synced", "a close is acknowledged from a log that is not synced (P1)"),
     ("mount.lost_locks_count", "what was written under a lost lock is committed"),

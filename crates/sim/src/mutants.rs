@@ -285,6 +285,7 @@ pub const OF_ONE_TEST: &[&str] = &[
     "manager.readers_hold_garbage",
     "mount.failed_lock_is_held",
     "mount.generation_not_delayed",
+    "mount.known_content_is_not_compared",
     "mount.push_not_recognized",
     "mount.pushed_file_leaves_early",
 ];

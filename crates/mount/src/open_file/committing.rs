@@ -1,9 +1,9 @@
 //! What was written becomes a version.
 
-use super::State;
 use super::below::Below;
 use super::pending::NextLength;
-use crate::backend::{Backend, Writer};
+use super::{State, read_base};
+use crate::backend::{Backend, Reader, Writer};
 use crate::errno::{Errno, Outcome, failed};
 use crate::mount::Mount;
 use crate::namespace::{Namespace, Stamp};
@@ -58,6 +58,7 @@ impl<B: Backend> State<B> {
 
     async fn commit_changes(&mut self, mount: &Mount<B>, fence: Option<LockFence>) -> Outcome {
         self.pour_log(mount).await?;
+        self.learn_below(mount).await;
         if let Some(Whole { bytes, over_known }) = self.whole() {
             let (done, stamp) = self.commit_whole(mount, &bytes, fence).await;
             match done {
@@ -147,8 +148,28 @@ impl<B: Backend> State<B> {
         Some(Whole { bytes: bytes.into(), over_known: Some(written) })
     }
 
-    /// The content of the version below, if this mount made it and the file is small.
-    fn known_below(&self) -> Option<Bytes> {
+    /// Reads the version below of a small file whose session has made a version already, as a database's has: from now on each version
+    /// takes one request.
+    async fn learn_below(&mut self, mount: &Mount<B>) {
+        let has_committed = self.pending.session().is_some_and(|session| session.uncommitted.is_none());
+        let is_small = self.size_bytes <= KNOWN_BYTES as u64 && self.below == Below::Kept;
+        if !has_committed || !is_small || self.pending.log().is_some() || self.pending.length() == NextLength::Cut {
+            return;
+        }
+        let Ok(base) = self.base(mount).await else { return };
+        let len_bytes = base.len_bytes() as usize;
+        if base.opened().version.version != self.version || len_bytes > KNOWN_BYTES {
+            return;
+        }
+        let mut bytes = vec![0; len_bytes];
+        if read_base(&*base, 0, &mut bytes).await.is_ok() {
+            self.known = Some((self.version, bytes.into()));
+            self.pending.drop_session();
+        }
+    }
+
+    /// The content of the version below, if it is known here and the file is small.
+    pub(super) fn known_below(&self) -> Option<Bytes> {
         let (version, bytes) = self.known.as_ref()?;
         let is_current = *version == self.version || failpoint::is_active("mount.known_content_is_stale");
         let is_small = self.size_bytes <= KNOWN_BYTES as u64;

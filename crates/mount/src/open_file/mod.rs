@@ -79,9 +79,7 @@ pub struct OpenFile<B: Backend> {
     meter: parking_lot::Mutex<spooled::Meter>,
     /// Held while the kernel drops its pages around an old end.
     dropping: Mutex<()>,
-    /// The kernel may have pages: programs have read.
-    has_pages: AtomicBool,
-    /// It has read some into its cache since the file was opened, where a program may change them through a map.
+    /// The kernel may have pages: it has read some since the file was opened. A program may change them through a map.
     fills_pages: AtomicBool,
     /// How often its mode may have changed.
     mode_changes: AtomicU64,
@@ -106,7 +104,7 @@ struct State<B: Backend> {
     content: u64,
     /// The version below the written bytes; opened at the first read.
     base: Option<Arc<B::Reader>>,
-    /// A version that this mount made, and its content.
+    /// A version that this mount made, or read as a whole, and its content.
     known: Option<(u64, Bytes)>,
     /// Which of the bytes of the version below belong to the file.
     below: Below,
@@ -290,7 +288,7 @@ impl<B: Backend> OpenFile<B> {
         self.state.lock().await.unlinked = true;
     }
 
-    /// The kernel reads into its pages.
+    /// The kernel reads into its pages. To be called before the look at the bytes: who writes later sees it.
     pub fn page_is_filled(&self) {
         self.fills_pages.store(true, Ordering::SeqCst);
     }
@@ -308,8 +306,6 @@ impl<B: Backend> OpenFile<B> {
     /// Those of the read, and of the commit that it may need first. If bytes are lost that were written here, the error with which
     /// they were: what is below them is not what the file had.
     pub async fn read(&self, mount: &Mount<B>, offset: u64, len: usize, fills_pages: Option<i64>) -> Outcome<Vec<u8>> {
-        // Before the look at the bytes: who writes later sees it.
-        self.has_pages.store(true, Ordering::SeqCst);
         let mut state = self.state.lock().await;
         state.pending.check()?;
         let end = offset.saturating_add(len as u64);
@@ -340,6 +336,13 @@ impl<B: Backend> OpenFile<B> {
             state.overlay(offset, &mut out);
             return Ok(out);
         }
+        if let Some(known) = state.known_current(mount) {
+            let there = known.get(offset as usize..).unwrap_or_default();
+            let count = there.len().min(out.len());
+            out[..count].copy_from_slice(&there[..count]);
+            state.overlay(offset, &mut out);
+            return Ok(out);
+        }
         let version = state.version;
         let base = state.base(mount).await?;
         if base.opened().version.version != version && failpoint::is_active("mount.replaced_reads_zeros") {
@@ -363,7 +366,7 @@ impl<B: Backend> OpenFile<B> {
     pub async fn write(&self, mount: &Mount<B>, at: WriteAt, bytes: &[u8]) -> Outcome<u64> {
         let offset = self.write_bytes(mount, at, bytes).await?;
         let is_page = matches!(at, WriteAt::Page(_));
-        if !is_page && self.has_pages.load(Ordering::SeqCst) && mount.bypasses_pages() {
+        if !is_page && self.fills_pages.load(Ordering::SeqCst) && mount.bypasses_pages() {
             // The kernel makes the file longer when it gets the answer.
             self.drop_old_end(mount).await;
             if !mount.drop_pages_of(self.ino, offset..offset + bytes.len() as u64).await {
@@ -518,7 +521,7 @@ impl<B: Backend> State<B> {
         if self.pending.session().and_then(|s| s.uncommitted.as_ref()).is_some_and(under_way) {
             self.commit(mount).await?;
         }
-        if self.pending.log().is_none() && self.below == Below::Kept {
+        if self.pending.log().is_none() && self.below == Below::Kept && self.known_current(mount).is_none() {
             self.base(mount).await?;
         }
         Ok(())

@@ -84,7 +84,6 @@ impl<B: Backend> OpenFile<B> {
             writes: Mutex::default(),
             meter: Default::default(),
             dropping: Mutex::default(),
-            has_pages: AtomicBool::new(false),
             fills_pages: AtomicBool::new(false),
             mode_changes: AtomicU64::new(0),
             unprivileged_since: AtomicU64::new(u64::MAX),

@@ -333,6 +333,8 @@ impl<B: Backend> Mount<B> {
         // What is kept here must not keep the content.
         self.recent.forget(Some(&[ino]));
         self.ahead.forget(Some(&[ino]));
+        // One that was closed a moment ago needs no session.
+        self.files.until_released(&self.backend, ino).await;
         if let Some(file) = self.files.get(ino)
             && let Err(errno) = file.pin(self).await
         {

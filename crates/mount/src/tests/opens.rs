@@ -234,7 +234,11 @@ fn the_kernel_drops_its_last_page_before_it_learns_a_greater_length() {
         assert_eq!(store.dropped_from.borrow()[..], [], "its length stays until another program opens it");
         assert_eq!(mount.open(7, ino, true).await, Err(Errno::ESTALE));
         assert_eq!(store.dropped_from.take(), [(ino, 6)]);
-        assert_eq!(mount.read(reader, 0, 4096).await.unwrap(), b"before and after", "what the page is read with then");
+        assert_eq!(
+            mount.read_page(reader, 0, 4096).await.unwrap(),
+            b"before and after",
+            "what the page is read with then"
+        );
         mount.lookup(0, (ROOT, b"file")).await.unwrap();
         let writer = mount.open(7, ino, true).await.unwrap().handle;
         assert_eq!(store.dropped_from.take(), [(ino, 0)], "all pages, as they are of an older version");
