@@ -184,6 +184,8 @@ fn frame_at(bytes: &[u8], at: usize, number: u64) -> Option<(Frame, u32)> {
 pub(crate) struct LogReader {
     pub(crate) number: u64,
     pub(crate) path: String,
+    /// Its header is that of this log. If not, a crash has interrupted the log's creation, or the header is damaged.
+    pub(crate) has_header: bool,
     bytes: Vec<u8>,
     at: usize,
     chain: u32,
@@ -191,19 +193,19 @@ pub(crate) struct LogReader {
 
 impl LogReader {
     /// Reads a log, and makes its content durable first: after a kill, the system's cache may hold bytes that the
-    /// medium does not. `None` if a crash interrupted the log's creation.
-    pub(crate) fn open(context: &StoreContext, number: u64) -> Result<Option<Self>, Error> {
+    /// medium does not.
+    pub(crate) fn open(context: &StoreContext, number: u64) -> Result<Self, Error> {
         let path = context.path(&log_name(number));
         let file = context.disk.open(&path, OpenMode::Existing)?;
         file.sync_data()?;
         let mut bytes = vec![0; file.len()? as usize];
         read_exact(&*file, &path, 0, &mut bytes)?;
-        match FORMAT.decode(&bytes) {
-            Ok(FileHeader { number: found }) if found == number => {}
+        let has_header = match FORMAT.decode(&bytes) {
+            Ok(FileHeader { number: found }) => found == number,
             Err(fault @ HeaderFault::Version(_)) => return Err(Error::of_header(fault, "log", &FORMAT, &path, 0)),
-            Ok(_) | Err(_) => return Ok(None),
-        }
-        Ok(Some(LogReader { number, path, bytes, at: FILE_HEADER_BYTES, chain: 0 }))
+            Err(_) => false,
+        };
+        Ok(LogReader { number, path, has_header, bytes, at: FILE_HEADER_BYTES, chain: 0 })
     }
 
     /// The sequence of the next frame, if it is complete.
@@ -291,7 +293,9 @@ mod tests {
                 bytes[at] ^= 1 << bit;
             }
             file.write_at(0, &bytes).unwrap();
-            if let Ok(Some(mut reader)) = LogReader::open(&context, 7) {
+            if let Ok(mut reader) = LogReader::open(&context, 7)
+                && reader.has_header
+            {
                 let mut expected = 1;
                 while let Ok(Some((seq, changes))) = reader.next() {
                     prop_assert_eq!(seq, expected);

@@ -163,10 +163,12 @@ fn replay(
     let no_snapshot = AtomicU64::new(0);
     let mut ended: Option<(String, u64)> = None;
     for &number in numbers {
-        let Some(mut reader) = LogReader::open(context, number)? else {
+        let mut reader = LogReader::open(context, number)?;
+        if !reader.has_header {
+            check_lost(reader.durable_later(), last_seq, &reader.path, 0)?;
             unneeded.push(number);
             continue;
-        };
+        }
         if reader.peek().is_some_and(|seq| seq > last_seq + 1) {
             let (path, offset) = ended.get_or_insert((reader.path.clone(), reader.offset()));
             check_lost(reader.durable_later(), last_seq, path, *offset)?;
