@@ -20,6 +20,8 @@ use tessera_wire::{Ack, Code, InodeKind};
 pub const MAX_TARGET_BYTES: usize = 4095;
 /// Longest value of an extended attribute, bytes.
 pub const MAX_XATTR_BYTES: usize = 64 << 10;
+/// Most bytes of names and values of all extended attributes of an inode: one reply lists them.
+pub const MAX_XATTRS_BYTES: u64 = 1 << 20;
 /// Most components of a path in one request.
 pub const MAX_COMPONENTS: usize = 4096;
 /// Most names that one [`RemoveNames`] removes.
@@ -531,11 +533,29 @@ pub fn set_xattr(ctx: &mut Ctx, request: &SetXattr) -> Result<Ack> {
         let sql = "SELECT 1 FROM xattrs WHERE ino = ?1 AND name = ?2";
         let there = ctx.db.any(sql, args![inode.ino, request.name])?;
         check_presence(request, there)?;
+        check_xattr_room(ctx, request)?;
         inodes::set_xattr(ctx.db, inode.ino, &request.name, &request.value)?;
     }
     inode.ctime_ns = ctx.wall_ns;
     inode.update(ctx.db)?;
     Ok(Ack {})
+}
+
+/// Refuses an attribute with which those of its inode would be too long for one reply.
+fn check_xattr_room(ctx: &Ctx, request: &SetXattr) -> Result<()> {
+    let sql =
+        "SELECT coalesce(sum(length(CAST(name AS BLOB)) + length(value)), 0) FROM xattrs WHERE ino = ?1 AND name <> ?2";
+    let others_bytes: u64 = ctx.db.first(sql, args![request.ino, request.name])?.unwrap_or(0);
+    match others_bytes + (request.name.len() + request.value.len()) as u64 <= MAX_XATTRS_BYTES {
+        true => Ok(()),
+        false => {
+            let text = format!(
+                "inode {} has {others_bytes} bytes of attributes, at most {MAX_XATTRS_BYTES} are possible; remove some",
+                request.ino
+            );
+            refuse(Code::NoSpace, text)
+        }
+    }
 }
 
 /// Removes an extended attribute.

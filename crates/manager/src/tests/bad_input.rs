@@ -29,6 +29,27 @@ impl Cases {
     }
 }
 
+/// What all attributes of a file have must fit into one reply, or nobody could list them.
+#[test]
+fn attributes_that_are_too_long_together() {
+    let mut rig = Rig::new(4);
+    let ino = rig.put(1, "file", b"a").unwrap().ino;
+    let set = |rig: &mut Rig, name: &str, byte| {
+        let op_id = rig.op();
+        SetXattr { op_id, ino, name: name.into(), value: vec![byte; 64 << 10], ..Default::default() }
+    };
+    for number in 0..15 {
+        let request = set(&mut rig, &format!("user.long{number}"), 1);
+        rig.ask(&request).unwrap();
+    }
+    let request = set(&mut rig, "user.last", 1);
+    let mut cases = Cases::new(rig);
+    assert!(cases.refused(Code::NoSpace, request).contains("at most 1048576 are possible"));
+    // In the place of one of them another one fits.
+    let request = set(&mut cases.rig, "user.long3", 2);
+    cases.rig.ask(&request).unwrap();
+}
+
 #[test]
 fn bad_names_and_attributes() {
     let mut rig = Rig::new(4);
