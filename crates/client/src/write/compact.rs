@@ -3,6 +3,7 @@
 //! With packs at most half of which is left, each byte that is written frees another one at least. Files do not change, and may be read and
 //! written meanwhile: what is gone or elsewhere when the new pack is committed stays as it is.
 
+use super::moving::holds_its_contents;
 use super::pack::{MOST_CONTENTS, PACK_BYTES};
 use super::{Cancel, Writer};
 use crate::client::Client;
@@ -154,6 +155,13 @@ impl Client {
             return;
         }
         let (bytes, contents) = (bytes.freeze(), pack.moved.len() as u64);
+        if !holds_its_contents(&bytes, &pack) {
+            // Older packs are given up for this one, and nobody but this process has compared it with them.
+            tracing::error!(
+                "the memory of this machine does not keep what is written to it; no content moves into the pack"
+            );
+            return;
+        }
         for like in from {
             match self.commit_pack(bytes.clone(), PackParams { pack: pack.clone(), like }, cancel) {
                 // It lost its last content meanwhile, or was written anew by another client.

@@ -208,7 +208,7 @@ fn pieces_of(known: &OpenReadReply, content: &Bytes) -> Vec<Bytes> {
 }
 
 /// Whether each content of a pack has its name where it lies.
-fn holds_its_contents(bytes: &Bytes, pack: &Pack) -> bool {
+pub(super) fn holds_its_contents(bytes: &Bytes, pack: &Pack) -> bool {
     pack.contents.iter().all(|content| {
         let range = content.offset as usize..(content.offset + content.len_bytes) as usize;
         chunk_hash(&bytes[range]).0[..] == content.hash[..]

@@ -78,7 +78,7 @@ impl RefChanges {
             return Ok(());
         }
         if self.extents_taken > TAKE_OFF_EXTENTS {
-            ctx.db.run("INSERT INTO dropped_pages (extents) VALUES (?1)", args![extents])?;
+            ctx.db.run("INSERT INTO dropped_pages (extents, kept) VALUES (?1, ?2)", args![extents, self.keeps])?;
             return Ok(());
         }
         pages::for_each_chunk(extents, |chunk| {

@@ -138,7 +138,9 @@ impl ReadCore {
                     (None, _) => unknown.push(waiter),
                     (Some((extent, Some(chunk))), _) if chunk.chunk_id != chunk_id => {
                         let from = extent.chunk_offset + (waiter.at - extent.offset);
-                        self.want_segment(chunk, Waiter { from, ..waiter }, false, false);
+                        let is_whole = waiter.len_bytes == extent.len_bytes;
+                        let name = self.pages.name_of(&extent).filter(|_| is_whole);
+                        self.want_segment(chunk, Waiter { from, name, ..waiter }, false, false);
                     }
                     (Some((_, Some(chunk))), None) => {
                         self.looked_again.insert(chunk_id);
