@@ -203,9 +203,12 @@ def statuses(store):
     return report.spread(seconds)
 
 
-def listing(store, *words):
-    """One `tessera ls`: seconds to the first line and to the last, lines, memory of the command and what the manager's grew by."""
-    before, began = memory_bytes(store.manager), time.monotonic()
+def listing(store, least, *words):
+    """One `tessera ls`: seconds to the first bytes and to the last, lines, memory of the command, and how far the manager's rose meanwhile."""
+    before = memory_bytes(store.manager)
+    with open(f"/proc/{store.manager}/clear_refs", "w") as f:
+        f.write("5")  # The most that it had begins anew.
+    began = time.monotonic()
     process = subprocess.Popen([store.config.binary, "ls", *words], stdout=subprocess.PIPE, env=store.cluster.environment())
     first = process.stdout.read(1)
     first_s, lines = time.monotonic() - began, first.count(b"\n")
@@ -213,10 +216,10 @@ def listing(store, *words):
         lines += piece.count(b"\n")
     _, code, used = os.wait4(process.pid, 0)
     process.returncode = code
-    if code != 0:
-        raise procs.ProcessFailed(f"ls {words} ended with {code}")
+    if code != 0 or lines < least:
+        raise procs.ProcessFailed(f"ls {words} ended with {code} after {lines:,} lines of at least {least:,}")
     return {"first_s": first_s, "s": time.monotonic() - began, "lines": lines, "client_bytes": used.ru_maxrss * 1024,
-            "client_cpu_s": used.ru_utime + used.ru_stime, "manager_grew_bytes": memory_bytes(store.manager) - before}
+            "client_cpu_s": used.ru_utime + used.ru_stime, "manager_grew_bytes": memory_bytes(store.manager, "VmHWM") - before}
 
 
 def reads(store):
@@ -256,7 +259,7 @@ def standby(store):
     count = min(100_000, store.config.files // 4)
     began = time.monotonic()
     for first in range(0, count, STEP_FILES):
-        store.load.ask("files", first, STEP_FILES, THREADS)
+        store.load.ask("files", first, min(STEP_FILES, count - first), THREADS)
     facts = {"joined_s": joined_s, "rewritten_files": count, "rewrites_s": time.monotonic() - began,
              "rss": memory_bytes(process.pid), "anon": memory_bytes(process.pid, "RssAnon"), "leader_rss": memory_bytes(store.manager)}
     # Its copies need room that the rest of the run may lack.
@@ -279,7 +282,8 @@ def measure_store(config):
     try:
         for name, work in (
             ("load", load), ("settled", settle), ("status", statuses), ("reads", reads),
-            ("ls", lambda s: listing(s, LONG)), ("ls_long", lambda s: listing(s, "-l", LONG)), ("ls_all", lambda s: listing(s, "-r", "tess:/scale")),
+            ("ls", lambda s: listing(s, config.files // 10, LONG)), ("ls_long", lambda s: listing(s, config.files // 10, "-l", LONG)),
+            ("ls_all", lambda s: listing(s, config.files, "-r", "tess:/scale")),
             ("restart", restarts), ("standby", standby), ("named", named), ("settled_again", settle), ("status_full", statuses),
             ("restart_full", restarts), ("removal", removal),
         ):
@@ -290,7 +294,7 @@ def measure_store(config):
                 out["disk_bytes"], out["sizes"] = store.cluster.stored_bytes(), sizes(store.home)
             if name == "restart_full":
                 out["sizes_full"], status = sizes(store.home), store.cluster.status()
-                out["store"] = {key: status.get(key) for key in ("files", "directories", "versions", "chunks", "data")}
+                out["store"] = {key: status.get(key) for key in ("files", "directories", "versions", "chunks", "bytes")}
         return out
     finally:
         store.close()

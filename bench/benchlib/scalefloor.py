@@ -27,10 +27,10 @@ def insert_floor(schema, directory):
         conn.executescript(f.read())
     numbers = "WITH RECURSIVE n(i) AS (VALUES (?1) UNION ALL SELECT i + 1 FROM n WHERE i < ?2) "
     began, cpu = time.monotonic(), time.process_time()
-    for first in range(1, FILES, BATCH):
+    for first in range(1, FILES + 1, BATCH):
         conn.execute("BEGIN IMMEDIATE")
         for sql in TABLES.values():
-            conn.execute(numbers + sql, (first, first + BATCH - 1))
+            conn.execute(numbers + sql, (first, min(first + BATCH - 1, FILES)))
         conn.execute("COMMIT")
     conn.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     seconds, cpu = time.monotonic() - began, time.process_time() - cpu
