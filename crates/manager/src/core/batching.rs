@@ -142,7 +142,7 @@ impl ManagerCore {
                 true => answer,
                 false => answer.map(|answer| self.with_leases(&origin, grants, answer)),
             };
-            self.reply_as(origin, answer, is_logged);
+            self.reply_as(origin, answer, if is_logged { Confirm::No } else { Confirm::Now });
         }
         composed.into_iter().for_each(|(origin, body)| self.compose(origin, &body));
         self.actions.extend(self.held.drain(..));

@@ -104,6 +104,17 @@ pub enum Event {
     Tick,
 }
 
+/// Whether a reply waits until the group has confirmed that its manager leads (P7).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Confirm {
+    /// It tells of a commit, or of nothing: it is true whoever leads by now.
+    No,
+    /// It shows state, and somebody waits for it.
+    Now,
+    /// It lets a node at rest go on as it does.
+    Soon,
+}
+
 /// An output of the manager.
 #[derive(Debug, Clone)]
 pub enum Action {
@@ -117,9 +128,8 @@ pub enum Action {
         kind: Kind,
         /// The encoded reply, or the error.
         result: Result<Bytes, Error>,
-        /// It tells of a commit, or of nothing: it is true whoever leads by now. Other replies show the state of a manager that
-        /// must make sure that it still leads.
-        is_settled: bool,
+        /// Whether the manager must make sure that it still leads before the reply leaves.
+        confirm: Confirm,
     },
     /// Ask a node or (recalling a lease) a client.
     Call(Call),
@@ -410,7 +420,7 @@ impl AdmittedCommand {
 impl Origin {
     fn reply(self, result: Answer) -> Action {
         let Origin { connection, request_id, kind, .. } = self;
-        Action::Reply { connection, request_id, kind, result, is_settled: false }
+        Action::Reply { connection, request_id, kind, result, confirm: Confirm::Now }
     }
 }
 

@@ -4,6 +4,7 @@ use super::*;
 use crate::db::meta::draw;
 use crate::namespace::inodes::root_if_none;
 use crate::namespace::names;
+use crate::nodes::heartbeat;
 use tessera_wire::meta::{DescribeReadsReply, List};
 
 impl ManagerCore {
@@ -50,7 +51,7 @@ impl ManagerCore {
             Command::CloseSession(close) if sessions_of(close).all(|id| self.soft.sessions.is_soft_reader(id)) => {
                 sessions_of(close).for_each(|id| self.soft.sessions.forget(id));
                 // It shows no state: a later leader does not know these readers.
-                return self.reply_as(origin, Ok(Ack {}.encode_to_vec().into()), true);
+                return self.reply_as(origin, Ok(Ack {}.encode_to_vec().into()), Confirm::No);
             }
             Command::AllocateChunks(r) => _ = self.soft.sessions.renew(r.session_id, self.clock.time.now_ns, None),
             // The locks of a client that has not asserted them yet are unknown: it repeats the commit after it has.
@@ -301,7 +302,11 @@ impl ManagerCore {
             return self.read_beside(origin, body.clone(), 0);
         }
         let result = registry::reply(&mut view!(self), origin.kind, body);
-        self.reply(origin, result.map_err(Failure::into_wire));
+        let confirm = match (&result, origin.kind) {
+            (Ok(reply), Kind::Heartbeat) if heartbeat::is_at_rest(body, reply) => Confirm::Soon,
+            _ => Confirm::Now,
+        };
+        self.reply_as(origin, result.map_err(Failure::into_wire), confirm);
     }
 
     pub(crate) fn propose(&mut self, proposal: Proposal) {
@@ -316,17 +321,16 @@ impl ManagerCore {
 
     /// Replies; while a batch is open, once it is committed: the database shows what the group may not commit (P7).
     pub(super) fn reply(&mut self, origin: Origin, result: Answer) {
-        self.reply_as(origin, result, false);
+        self.reply_as(origin, result, Confirm::Now);
     }
 
-    /// As [`ManagerCore::reply`]; `settled`: the reply tells of a commit.
-    pub(super) fn reply_as(&mut self, origin: Origin, result: Answer, settled: bool) {
+    pub(super) fn reply_as(&mut self, origin: Origin, result: Answer, wanted: Confirm) {
         if result.is_err() {
             self.metrics.refused += 1;
         }
         let mut action = origin.reply(result);
-        if let Action::Reply { is_settled, .. } = &mut action {
-            *is_settled = settled;
+        if let Action::Reply { confirm, .. } = &mut action {
+            *confirm = wanted;
         }
         match self.open.is_some() && !failpoint::is_active("manager.answers_before_commit") {
             true => self.held.push(action),

@@ -29,7 +29,7 @@ pub use start::{Setup, StartError};
 
 use crate::config::Config;
 use crate::core::room::asks_again;
-use crate::core::{Action, Event, ManagerCore};
+use crate::core::{Action, Confirm, Event, ManagerCore};
 use crate::db::Db;
 use crate::db::cache::Caches;
 use crate::db::meta::Meta;
@@ -296,7 +296,7 @@ impl Manager {
             Event::Answer(answer) if answer.token == REPORT_TOKEN => self.report_answered(answer),
             Event::Request { connection, role, request_id, kind, .. } if self.core().is_none() => {
                 let error = self.refusal(asks_again(role, kind));
-                let reply = Action::Reply { connection, request_id, kind, result: Err(error), is_settled: true };
+                let reply = Action::Reply { connection, request_id, kind, result: Err(error), confirm: Confirm::No };
                 return self.actions.push_back(GroupAction::Core(reply));
             }
             Event::Read(done) if self.core().is_none() => {
@@ -305,13 +305,13 @@ impl Manager {
             }
             Event::Request { connection, role, request_id, kind: kind @ Kind::ChangePeer, body, .. } => {
                 let result = kind.check_role(role).and_then(|()| self.change_peer(&body));
-                let reply = Action::Reply { connection, request_id, kind, result, is_settled: true };
+                let reply = Action::Reply { connection, request_id, kind, result, confirm: Confirm::No };
                 self.actions.push_back(GroupAction::Core(reply));
             }
             event => {
                 let is_tick = matches!(event, Event::Tick);
                 if is_tick {
-                    self.unconfirmed.tick();
+                    self.unconfirmed.tick(now_ns);
                     self.tick(now_ns);
                 }
                 if let State::Leading(core) = &mut self.state {
@@ -447,9 +447,11 @@ impl Manager {
         let State::Leading(core) = &mut self.state else { return };
         while let Some(action) = core.poll() {
             match action {
-                Action::Reply { is_settled: false, .. } if !failpoint::is_active("manager.reads_unconfirmed") => {
+                Action::Reply { confirm: confirm @ (Confirm::Now | Confirm::Soon), .. }
+                    if !failpoint::is_active("manager.reads_unconfirmed") =>
+                {
                     // Alone a manager confirms without a message.
-                    let waits = self.peer.membership().voters.len() > 1 && replies::is_patient(&action);
+                    let waits = self.peer.membership().voters.len() > 1 && confirm == Confirm::Soon;
                     self.unconfirmed.hold(action, waits);
                 }
                 action => self.actions.push_back(GroupAction::Core(action)),

@@ -3,17 +3,14 @@
 //! A round is a message to every peer and its answer. Others wait for most replies, so a round begins at once. The heartbeats of nodes at
 //! rest are the exception: of a large cluster they alone would ask for a hundred rounds a second, so they wait for the next round, or some ticks for their own.
 
+use crate::config::ns;
 use crate::core::Action;
-use prost::Message;
 use std::collections::VecDeque;
 use tessera_failpoint as failpoint;
-use tessera_wire::meta::HeartbeatReply;
-use tessera_wire::{Error, Kind};
+use tessera_wire::Error;
 
-/// Interval of ticks.
-const TICK_MS: u64 = 100;
-/// Ticks of half a second.
-const MOST_PATIENT_TICKS: u64 = 5;
+/// A reply waits no longer for a round of its own.
+const MOST_PATIENT_NS: i64 = 500_000_000;
 
 pub(super) struct Unconfirmed {
     /// Replies, each with the round that confirms it: the first that begins after it was made.
@@ -24,43 +21,36 @@ pub(super) struct Unconfirmed {
     last: u64,
     /// The last round that should wait for no tick.
     urgent: u64,
-    /// Ticks that a reply waits at most.
-    patient_ticks: u64,
-    /// Ticks since the first of the replies that wait came.
-    waited_ticks: u64,
-}
-
-/// Whether a reply may wait for some ticks: it lets a node at rest go on as it does, whose lease is much longer.
-pub(super) fn is_patient(action: &Action) -> bool {
-    let Action::Reply { kind: Kind::Heartbeat, result: Ok(body), .. } = action else { return false };
-    let says_nothing = |reply: HeartbeatReply| {
-        reply.tasks.is_empty() && reply.deletes.is_empty() && reply.pgs.is_empty() && !reply.must_register
-    };
-    HeartbeatReply::decode(&body[..]).is_ok_and(says_nothing)
+    /// How long a reply may wait.
+    patient_ns: i64,
+    /// The tick before the first of the replies that wait came.
+    since_ns: i64,
+    ticked_ns: i64,
 }
 
 impl Unconfirmed {
     /// For nodes that send a heartbeat every `heartbeat_ms`: a reply may wait for half of that, or half a second.
     pub(super) fn new(heartbeat_ms: u64) -> Unconfirmed {
-        let patient_ticks = (heartbeat_ms / 2 / TICK_MS).clamp(1, MOST_PATIENT_TICKS);
-        Unconfirmed { waiting: VecDeque::new(), under_way: None, last: 0, urgent: 0, patient_ticks, waited_ticks: 0 }
+        let patient_ns = (ns(heartbeat_ms) / 2).min(MOST_PATIENT_NS);
+        let (waiting, under_way, last, urgent) = Default::default();
+        Unconfirmed { waiting, under_way, last, urgent, patient_ns, since_ns: 0, ticked_ns: 0 }
     }
 
     /// Holds a reply; with `waits` the round need not begin at once.
     pub(super) fn hold(&mut self, action: Action, waits: bool) {
+        if !self.wants_round() {
+            self.since_ns = self.ticked_ns;
+        }
         self.waiting.push_back((self.last + 1, action));
         if !waits {
             self.urgent = self.last + 1;
         }
     }
 
-    /// A tick: what has waited for long enough is due.
-    pub(super) fn tick(&mut self) {
-        if !self.wants_round() {
-            return;
-        }
-        self.waited_ticks += 1;
-        if self.waited_ticks >= self.patient_ticks {
+    /// A tick: what has waited for long enough is due. Ticks may come late.
+    pub(super) fn tick(&mut self, now_ns: i64) {
+        self.ticked_ns = now_ns;
+        if self.wants_round() && now_ns - self.since_ns >= self.patient_ns {
             self.urgent = self.last + 1;
         }
     }
@@ -77,7 +67,6 @@ impl Unconfirmed {
             return None;
         }
         self.last += 1;
-        self.waited_ticks = 0;
         self.under_way = Some(self.last);
         self.under_way
     }
@@ -116,34 +105,34 @@ impl Unconfirmed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::core::Confirm;
+    use bytes::Bytes;
+    use tessera_wire::Kind;
 
-    fn reply(kind: Kind, body: &HeartbeatReply) -> Action {
-        let result = Ok(body.encode_to_vec().into());
-        Action::Reply { connection: 1, request_id: 1, kind, result, is_settled: false }
+    const MS: i64 = 1_000_000;
+
+    fn reply() -> Action {
+        let (kind, result) = (Kind::Heartbeat, Ok(Bytes::new()));
+        Action::Reply { connection: 1, request_id: 1, kind, result, confirm: Confirm::Soon }
     }
 
     #[test]
-    fn nodes_at_rest_wait_for_some_ticks_and_nobody_else_does() {
-        let rest = HeartbeatReply { lease_ms: 5_000, ..HeartbeatReply::default() };
-        let work = HeartbeatReply { deletes: vec![Default::default()], ..rest.clone() };
-        assert!(is_patient(&reply(Kind::Heartbeat, &rest)));
-        assert!(!is_patient(&reply(Kind::Heartbeat, &work)) && !is_patient(&reply(Kind::GetStatus, &rest)));
+    fn nodes_at_rest_wait_for_half_a_heartbeat_and_nobody_else_does() {
         let mut held = Unconfirmed::new(600);
-        // Ticks before the reply came do not count.
-        (0..9).for_each(|_| held.tick());
-        held.hold(reply(Kind::Heartbeat, &rest), true);
-        for _ in 0..2 {
-            held.tick();
+        held.tick(900 * MS);
+        held.hold(reply(), true);
+        for now_ns in [1_000 * MS, 1_100 * MS] {
+            held.tick(now_ns);
             assert_eq!(held.next_round(), None);
         }
-        held.tick();
+        held.tick(1_200 * MS);
         assert_eq!(held.next_round(), Some(1));
         // What comes while a round is under way needs the next one, and waits for it as long.
-        held.hold(reply(Kind::Heartbeat, &rest), true);
+        held.hold(reply(), true);
         assert_eq!(held.confirmed(1).len(), 1);
-        held.tick();
+        held.tick(1_300 * MS);
         assert_eq!(held.next_round(), None);
-        held.hold(reply(Kind::GetStatus, &rest), false);
+        held.hold(reply(), false);
         assert_eq!(held.next_round(), Some(2));
         // A round that could not begin is tried again, without a tick.
         held.take_back();
@@ -151,9 +140,15 @@ mod tests {
         assert_eq!(held.confirmed(2).len(), 2);
     }
 
+    /// The disk of a manager may hold it up between two ticks.
     #[test]
-    fn a_reply_waits_for_half_a_heartbeat_at_most() {
-        let ticks = |heartbeat_ms| Unconfirmed::new(heartbeat_ms).patient_ticks;
-        assert_eq!([1, 200, 1_000, 60_000].map(ticks), [1, 1, 5, 5]);
+    fn a_late_tick_makes_what_waits_due() {
+        let mut held = Unconfirmed::new(60_000);
+        held.tick(100 * MS);
+        held.hold(reply(), true);
+        held.tick(599 * MS);
+        assert_eq!(held.next_round(), None);
+        held.tick(9_000 * MS);
+        assert_eq!(held.next_round(), Some(1));
     }
 }

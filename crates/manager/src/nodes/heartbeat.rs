@@ -11,6 +11,7 @@ use crate::nodes::membership;
 use crate::repair::{inventory, rebuild};
 use crate::soft::ClusterState;
 use crate::soft::tasks::{Assignment, Work};
+use prost::Message;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, PgInfo};
 
@@ -98,6 +99,19 @@ pub fn reply(view: &mut View, beat: &Heartbeat) -> Result<HeartbeatReply> {
     }
     reply.tasks.extend(rebuild::hand_out(view, beat.node_id)?);
     Ok(reply)
+}
+
+/// Whether a node, by its heartbeat and the reply, has nothing to do, and nothing to tell.
+pub fn is_at_rest(beat: &[u8], reply: &[u8]) -> bool {
+    let (Ok(beat), Ok(reply)) = (Heartbeat::decode(beat), HeartbeatReply::decode(reply)) else { return false };
+    let works = !beat.running_tasks.is_empty() || !beat.results.is_empty();
+    let tells = !beat.deleted.is_empty() || !beat.bad.is_empty();
+    let gets = reply.map.is_some()
+        || !reply.tasks.is_empty()
+        || !reply.deletes.is_empty()
+        || !reply.pgs.is_empty()
+        || reply.must_register;
+    !(works || tells || gets)
 }
 
 /// Groups on the node's disks that changed since map version `known`: their epochs fence old puts (P11).

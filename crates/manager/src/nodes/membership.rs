@@ -144,7 +144,7 @@ fn check_return(ctx: &mut Ctx<'_>, old: &NodeInfo, said: &NodeInfo, shared: Opti
     // Time of the other node's last heartbeat, 0 if it is not alive. The refused node can see whether it advances.
     let current = ctx.record(|ctx, live| {
         let heard_ns = live.soft.cluster.stats.nodes.get(&old.node_id).map(|node| node.heard_ns);
-        let since_ns = ctx.now_ns.saturating_sub(ns(live.config.heartbeat_ms.saturating_mul(3)));
+        let since_ns = ctx.now_ns.saturating_sub(ns(live.config.heartbeat_ms.saturating_mul(MISSED_HEARTBEATS)));
         Ok(heard_ns.filter(|heard_ns| *heard_ns > since_ns).map_or(0, |heard_ns| heard_ns.max(1) as u64))
     })?;
     if current == 0 {

@@ -119,6 +119,7 @@ impl VoterThread {
                 Err(RecvTimeoutError::Timeout) => {}
                 Ok(In::Stop) | Err(RecvTimeoutError::Disconnected) => return,
             }
+            self.id.store(self.voter.id(), Relaxed);
             while let Some(action) = self.voter.poll() {
                 match action {
                     VoterAction::Call(call) => self.call(call),
@@ -154,7 +155,6 @@ impl VoterThread {
         let ticks = u32::try_from(due).map_or(at_once, |due| due.min(at_once));
         *ticked = if due > u128::from(at_once) { now } else { *ticked + TICK * ticks };
         (0..ticks).for_each(|_| self.voter.handle(now_ns, Input::Tick));
-        self.id.store(self.voter.id(), Relaxed);
         self.store.reserve_more(self.voter.room_bytes());
     }
 
