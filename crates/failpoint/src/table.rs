@@ -113,7 +113,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("mount.kernel_keeps_pages", "an open keeps the kernel's pages of a version that was replaced (P7)"),
     (
         "mount.known_content_is_not_compared",
-        "a read shows content that another mount has replaced, although no lease says that it is current",
+        "a read shows content that another mount has replaced, although no lease says that it is current (P7)",
     ),
     ("mount.known_content_is_stale", "a commit lies over content of a version that another mount has replaced (P1)"),
     ("mount.log_close_not_synced", "a close is acknowledged from a log that is not synced (P1)"),

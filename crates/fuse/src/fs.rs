@@ -334,11 +334,11 @@ impl Filesystem for TesseraFs {
         reply: ReplyData,
     ) {
         self.counts.asked(Op::Read);
-        let read = match flags.0 & DIRECT {
-            // The kernel names a reader where it reads around its pages.
-            0 if lock_owner.is_none() => block_on(self.mount.read_page(fh.0, offset, size as usize)),
-            0 => block_on(self.mount.read(fh.0, offset, size as usize)),
-            _ => block_on(self.mount.read_direct(fh.0, offset, size as usize)),
+        // The kernel names a reader where it reads around its pages. It fills some for a map of a handle with O_DIRECT, too.
+        let read = match (flags.0 & DIRECT, lock_owner) {
+            (0, None) => block_on(self.mount.read_page(fh.0, offset, size as usize)),
+            (0, Some(_)) => block_on(self.mount.read(fh.0, offset, size as usize)),
+            (_, owner) => block_on(self.mount.read_direct(fh.0, offset, size as usize, owner.is_none())),
         };
         self.counts.read(read.as_ref().map_or(0, Vec::len));
         reply_data(read, reply);

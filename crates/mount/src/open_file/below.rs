@@ -73,7 +73,7 @@ impl<B: Backend> State<B> {
         Ok(self.base.insert(base).clone())
     }
 
-    /// The content of the version below without an open, if this mount made it and a lease says that it is the current one.
+    /// The content of the version below without an open, if it is in memory and a lease says that it is the current one.
     pub(super) fn known_current(&self, mount: &Mount<B>) -> Option<Bytes> {
         let known = self.known_below().filter(|_| self.base.is_none())?;
         let is_current = || mount.namespace.attr(self.ino).is_some_and(|entry| entry.attr.version == self.version);

@@ -2,7 +2,7 @@
 
 use super::below::Below;
 use super::pending::NextLength;
-use super::{State, read_base};
+use super::{Known, State, read_base};
 use crate::backend::{Backend, Reader, Writer};
 use crate::errno::{Errno, Outcome, failed};
 use crate::mount::Mount;
@@ -15,7 +15,7 @@ use tessera_failpoint as failpoint;
 use tessera_wire::Code;
 use tessera_wire::meta::LockFence;
 
-/// The content of a version that this mount made is kept if it is no longer than this. A few bytes more are then committed in one request, with the
+/// The content of a version that this mount made, or has read for a commit, is kept if it is no longer than this. A few bytes more are then committed in one request, with the
 /// rest of the file.
 const KNOWN_BYTES: usize = 64 << 10;
 
@@ -78,7 +78,8 @@ impl<B: Backend> State<B> {
                 Ok(done) => {
                     let written = self.pending.write();
                     (written.length, written.grown_bytes) = (NextLength::AtLeast, 0);
-                    self.known = (bytes.len() <= KNOWN_BYTES).then_some((done.version, bytes));
+                    let attr = done.entry.as_ref().and_then(|entry| entry.attr.clone());
+                    self.known = (bytes.len() <= KNOWN_BYTES).then_some(Known { version: done.version, bytes, attr });
                     return self.committed(mount, &done, stamp).await;
                 }
             }
@@ -163,14 +164,15 @@ impl<B: Backend> State<B> {
         }
         let mut bytes = vec![0; len_bytes];
         if read_base(&*base, 0, &mut bytes).await.is_ok() {
-            self.known = Some((self.version, bytes.into()));
+            let attr = Some(base.opened().attr.clone());
+            self.known = Some(Known { version: self.version, bytes: bytes.into(), attr });
             self.pending.drop_session();
         }
     }
 
     /// The content of the version below, if it is known here and the file is small.
     pub(super) fn known_below(&self) -> Option<Bytes> {
-        let (version, bytes) = self.known.as_ref()?;
+        let Known { version, bytes, .. } = self.known.as_ref()?;
         let is_current = *version == self.version || failpoint::is_active("mount.known_content_is_stale");
         let is_small = self.size_bytes <= KNOWN_BYTES as u64;
         (is_current && is_small && self.below == Below::Kept).then(|| bytes.clone())

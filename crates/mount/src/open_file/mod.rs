@@ -24,7 +24,7 @@ pub use spooled::open_version;
 pub use table::{Files, IsClosed, Removal};
 
 use crate::backend::{Backend, Reader};
-use crate::errno::{Outcome, failed};
+use crate::errno::{Errno, Outcome, failed};
 use crate::mount::Mount;
 use crate::namespace::EntryAttr;
 use below::{Below, open_base, open_to_read};
@@ -79,7 +79,7 @@ pub struct OpenFile<B: Backend> {
     meter: parking_lot::Mutex<spooled::Meter>,
     /// Held while the kernel drops its pages around an old end.
     dropping: Mutex<()>,
-    /// The kernel may have pages: it has read some since the file was opened. A program may change them through a map.
+    /// The kernel has read into its pages since the file was opened. A program may change them through a map.
     fills_pages: AtomicBool,
     /// How often its mode may have changed.
     mode_changes: AtomicU64,
@@ -104,8 +104,8 @@ struct State<B: Backend> {
     content: u64,
     /// The version below the written bytes; opened at the first read.
     base: Option<Arc<B::Reader>>,
-    /// A version that this mount made, or read as a whole, and its content.
-    known: Option<(u64, Bytes)>,
+    /// A version that this mount made, or read as a whole.
+    known: Option<Known>,
     /// Which of the bytes of the version below belong to the file.
     below: Below,
     /// What was behind the end, until the kernel knows that it was cut off.
@@ -125,6 +125,14 @@ struct State<B: Backend> {
     replacement: Option<(u64, u64)>,
     /// What is in no version yet.
     pending: Pending<B::Writer>,
+}
+
+/// A version in memory.
+struct Known {
+    version: u64,
+    bytes: Bytes,
+    /// The file's attributes with it, if they are known.
+    attr: Option<Attr>,
 }
 
 impl<B: Backend> State<B> {
@@ -279,8 +287,9 @@ impl<B: Backend> OpenFile<B> {
     /// The file's attributes when its version was opened, if that is in memory: the store need not have the file any more.
     pub async fn kept_attr(&self) -> Option<Attr> {
         let state = self.state.lock().await;
-        let base = state.base.as_ref().filter(|base| base.is_in_memory())?;
-        Some(Attr { nlink: 0, ..base.opened().attr.clone() })
+        let of_base = state.base.as_ref().filter(|base| base.is_in_memory()).map(|base| base.opened().attr.clone());
+        let of_known = || state.known.as_ref().filter(|known| known.version == state.version)?.attr.clone();
+        Some(Attr { nlink: 0, ..of_base.or_else(of_known)? })
     }
 
     /// The last name may be gone: from now on the file always has a session that keeps it.
@@ -309,19 +318,19 @@ impl<B: Backend> OpenFile<B> {
         let mut state = self.state.lock().await;
         state.pending.check()?;
         let end = offset.saturating_add(len as u64);
-        state.begin_read(mount, offset..end).await?;
+        let known = state.begin_read(mount, offset..end).await?;
         let before = fills_pages.map_or_else(Vec::new, |opened_ns| state.uncut(mount, end, opened_ns));
-        let mut read = self.read_now(state, mount, offset..end).await?;
+        let mut read = self.read_now(state, mount, (offset..end, known)).await?;
         uncut::read_behind(&before, offset..end, &mut read).await?;
         Ok(read)
     }
 
-    /// Reads the file as it is, after [`State::begin_read`].
+    /// Reads the file as it is, after [`State::begin_read`], which has returned `known`.
     async fn read_now(
         &self,
         mut state: MutexGuard<'_, State<B>>,
         mount: &Mount<B>,
-        wanted: Range<u64>,
+        (wanted, known): (Range<u64>, Option<Bytes>),
     ) -> Outcome<Vec<u8>> {
         let (offset, end) = (wanted.start, wanted.end.min(state.size_bytes));
         if offset >= end {
@@ -336,7 +345,7 @@ impl<B: Backend> OpenFile<B> {
             state.overlay(offset, &mut out);
             return Ok(out);
         }
-        if let Some(known) = state.known_current(mount) {
+        if let Some(known) = known {
             let there = known.get(offset as usize..).unwrap_or_default();
             let count = there.len().min(out.len());
             out[..count].copy_from_slice(&there[..count]);
@@ -366,10 +375,11 @@ impl<B: Backend> OpenFile<B> {
     pub async fn write(&self, mount: &Mount<B>, at: WriteAt, bytes: &[u8]) -> Outcome<u64> {
         let offset = self.write_bytes(mount, at, bytes).await?;
         let is_page = matches!(at, WriteAt::Page(_));
-        if !is_page && self.fills_pages.load(Ordering::SeqCst) && mount.bypasses_pages() {
+        if !is_page && mount.bypasses_pages() {
             // The kernel makes the file longer when it gets the answer.
             self.drop_old_end(mount).await;
-            if !mount.drop_pages_of(self.ino, offset..offset + bytes.len() as u64).await {
+            let has_pages = self.fills_pages.load(Ordering::SeqCst) || mount.files.has_fillers(self.ino);
+            if has_pages && !mount.drop_pages_of(self.ino, offset..offset + bytes.len() as u64).await {
                 mount.kernel.lock().holds_uncommitted(self.ino);
             }
         }
@@ -511,20 +521,28 @@ impl<B: Backend> State<B> {
         }
     }
 
-    /// Brings what is to be read where it can be read. The file may have a length then that another mount has set.
-    async fn begin_read(&mut self, mount: &Mount<B>, wanted: Range<u64>) -> Outcome {
+    /// Brings what is to be read where it can be read: returns the version below if it is in memory, else opens it. The file may have a
+    /// length then that another mount has set.
+    async fn begin_read(&mut self, mount: &Mount<B>, wanted: Range<u64>) -> Outcome<Option<Bytes>> {
         let wanted = wanted.start..wanted.end.min(self.size_bytes);
         if wanted.is_empty() {
-            return Ok(());
+            return Ok(None);
         }
         let under_way = |r: &Range<u64>| r.start < wanted.end && r.end > wanted.start;
         if self.pending.session().and_then(|s| s.uncommitted.as_ref()).is_some_and(under_way) {
             self.commit(mount).await?;
         }
-        if self.pending.log().is_none() && self.below == Below::Kept && self.known_current(mount).is_none() {
-            self.base(mount).await?;
+        if self.pending.log().is_some() || self.below != Below::Kept {
+            return Ok(None);
         }
-        Ok(())
+        if let Some(known) = self.known_current(mount) {
+            return Ok(Some(known));
+        }
+        match self.base(mount).await {
+            // Another mount has removed the file, which no session keeps.
+            Err(Errno::ENOENT) if self.known_below().is_some() => Ok(self.known_below()),
+            opened => opened.map(|_| None),
+        }
     }
 
     /// A page may have waited for long: another mount may have cut the file off meanwhile, and this one not asked since.

@@ -272,18 +272,26 @@ impl<B: Backend> Mount<B> {
     /// # Errors
     /// As [`Mount::read`].
     pub async fn read_page(&self, handle: u64, offset: u64, len: usize) -> Outcome<Vec<u8>> {
-        if let Handle::File { file, .. } = &*self.handle(handle)? {
-            file.page_is_filled();
-        }
+        self.page_is_filled(handle)?;
         self.read(handle, offset, len).await
     }
 
+    fn page_is_filled(&self, handle: u64) -> Outcome {
+        if let Handle::File { file, .. } = &*self.handle(handle)? {
+            file.page_is_filled();
+        }
+        Ok(())
+    }
+
     /// As [`Mount::read`], for a read around the kernel's pages (`O_DIRECT`, a copy): nobody but this mount then looks whether the
-    /// file ends before that.
+    /// file ends before that. `fills_page`: the kernel reads a page of a map after all.
     ///
     /// # Errors
     /// As [`Mount::read`].
-    pub async fn read_direct(&self, handle: u64, offset: u64, len: usize) -> Outcome<Vec<u8>> {
+    pub async fn read_direct(&self, handle: u64, offset: u64, len: usize, fills_page: bool) -> Outcome<Vec<u8>> {
+        if fills_page {
+            self.page_is_filled(handle)?;
+        }
         self.read_for(handle, (offset, len), true).await
     }
 
@@ -340,7 +348,8 @@ impl<B: Backend> Mount<B> {
         let (len, mut done) = (len.min(COPY_BYTES), 0);
         while done < len {
             let piece = async {
-                let bytes = self.read_direct(from, offset + done, (len - done).min(PIECE_BYTES) as usize).await?;
+                let bytes =
+                    self.read_direct(from, offset + done, (len - done).min(PIECE_BYTES) as usize, false).await?;
                 self.write(to, to_offset + done, &bytes).await.map(|()| bytes.len() as u64)
             };
             match piece.await {

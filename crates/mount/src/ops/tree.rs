@@ -330,11 +330,11 @@ impl<B: Backend> Mount<B> {
     pub(crate) async fn begin_removal(&self, name: NameRef<'_>) -> Option<Removal<'_, B>> {
         let ino = self.lookup_known(name).await.ok()?.attr.ino;
         let removal = self.files.begin_removal(ino);
+        // One that was closed a moment ago needs no session.
+        self.files.until_released_soon(&self.backend, ino).await;
         // What is kept here must not keep the content.
         self.recent.forget(Some(&[ino]));
         self.ahead.forget(Some(&[ino]));
-        // One that was closed a moment ago needs no session.
-        self.files.until_released(&self.backend, ino).await;
         if let Some(file) = self.files.get(ino)
             && let Err(errno) = file.pin(self).await
         {

@@ -71,7 +71,11 @@ fn bytes_before_the_end_are_never_those_of_before() {
         let second = mount.begin_cut(ino);
         mount.set_attributes(ino, NewAttr::default(), Some(4)).await.unwrap();
         assert_eq!(mount.read(kept, 0, 100).await.unwrap(), b"XXfore");
-        assert_eq!(mount.read_direct(kept, 0, 100).await.unwrap(), b"XXfo", "no pages: the kernel cuts nothing off");
+        assert_eq!(
+            mount.read_direct(kept, 0, 100, false).await.unwrap(),
+            b"XXfo",
+            "no pages: the kernel cuts nothing off"
+        );
         // The file grows again: what was cut off is zeros.
         let third = mount.begin_cut(ino);
         mount.set_attributes(ino, NewAttr::default(), Some(9)).await.unwrap();
@@ -350,7 +354,7 @@ fn no_byte_is_older_than_the_last_one_at_its_place() {
                 let was = last.get(from..).unwrap_or_default();
                 assert!(was.starts_with(&read), "{seed} {unit} {write_mode}: {said}");
                 assert!(
-                    mount.read_direct(kept, from as u64, 100 * unit).await.unwrap() == is,
+                    mount.read_direct(kept, from as u64, 100 * unit, false).await.unwrap() == is,
                     "{seed} {unit} {write_mode}: {said}"
                 );
             }

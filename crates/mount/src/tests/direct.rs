@@ -27,15 +27,18 @@ fn what_is_read_beside_a_write_is_dropped_after_it() {
     let (mount, _) = mount_with(&store, &disk, 1, false);
     let ino = known_file(&mount, &store, &mut tasks);
     tasks.run(async {
-        let reader = mount.open(5, ino, false).await.unwrap().handle;
         let writer = mount.open(6, ino, true).await.unwrap().handle;
         store.dropped_from.take();
-        mount.write(writer, 0, b"b").await.unwrap();
-        assert_eq!(store.dropped_from.take(), [], "the kernel has no page");
         mount.read(writer, 0, 4096).await.unwrap();
         mount.write(writer, 0, b"b").await.unwrap();
         assert_eq!(store.dropped_from.take(), [], "what was read bypassed its pages");
-        mount.read_page(reader, 0, 4096).await.unwrap();
+        mount.read_page(writer, 0, 4096).await.unwrap();
+        mount.write(writer, 2, b"f").await.unwrap();
+        assert_eq!(store.dropped_from.take(), [(ino, 2)], "a map has them");
+        mount.release(ino, writer).await;
+        assert!(!open_as_kernel(&mount, 5, ino, false).await.direct);
+        let writer = mount.open(6, ino, true).await.unwrap().handle;
+        store.dropped_from.take();
         mount.write(writer, 3, b"o").await.unwrap();
         assert_eq!(store.dropped_from.take(), [(ino, 3)]);
         mount.write_page(writer, 0, b"before").await.unwrap();

@@ -1,6 +1,7 @@
 //! Files that are synced again and again.
 
 use super::*;
+use crate::backend::Backend;
 
 /// The client keeps a note of each chunk that a session has written, and looks through them at each commit.
 #[test]
@@ -101,6 +102,29 @@ fn a_small_file_that_was_there_before_is_committed_as_a_whole_from_the_second_sy
         mount.write(handle, 0, b"ANO").await.unwrap();
         mount.fsync(handle).await.unwrap();
         assert!(store.current(ino).bytes == b"ANOther");
+    });
+}
+
+/// No session keeps a small file that is committed as a whole.
+#[test]
+fn a_small_file_that_another_mount_removes_is_read_to_its_end() {
+    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+    let (mount, _) = mount(&store, &disk, 1);
+    store.lease_ms.set(60_000);
+    let ino = store.create(ROOT, b"file", 0).unwrap();
+    store.commit(ino, b"what another mount has written", 0);
+    tasks.run(async {
+        let handle = mount.open(1, ino, true).await.unwrap().handle;
+        for bytes in [b"WHAT", b"this"] {
+            mount.write(handle, 0, bytes).await.unwrap();
+            mount.fsync(handle).await.unwrap();
+        }
+        let other = Client::new(&store, 2);
+        other.unlink(ROOT, b"file", false).await.unwrap();
+        mount.leases_recalled(Some(&[ino]));
+        assert_eq!(mount.read(handle, 0, 100).await.unwrap(), b"this another mount has written");
+        let kept = mount.files.get(ino).unwrap().kept_attr().await.unwrap();
+        assert_eq!((kept.nlink, kept.size_bytes), (0, 30));
     });
 }
 
