@@ -1,7 +1,7 @@
 //! Replies that wait until the group has confirmed that their manager leads.
 //!
 //! A round is a message to every peer and its answer. Others wait for most replies, so a round begins at once. The heartbeats of nodes at
-//! rest are the exception: of a large cluster they alone would ask for a hundred rounds a second, so they wait for the next round, or some ticks for their own.
+//! rest are the exception: of a large cluster they alone would ask for a hundred rounds a second, so they wait for the next round, or half a second for their own.
 
 use crate::config::ns;
 use crate::core::Action;
@@ -19,7 +19,7 @@ pub(super) struct Unconfirmed {
     under_way: Option<u64>,
     /// The last round that began.
     last: u64,
-    /// The last round that should wait for no tick.
+    /// The last round that is due at once.
     urgent: u64,
     /// How long a reply may wait.
     patient_ns: i64,

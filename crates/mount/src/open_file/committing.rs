@@ -15,8 +15,8 @@ use tessera_failpoint as failpoint;
 use tessera_wire::Code;
 use tessera_wire::meta::LockFence;
 
-/// The content of a version that this mount made, or has read for a commit, is kept if it is no longer than this. A few bytes more are then committed in one request, with the
-/// rest of the file.
+/// The content of a version that this mount made, or has read for a commit, is kept if it is no longer than this. A few bytes more are then
+/// committed in one request, with the rest of the file.
 const KNOWN_BYTES: usize = 64 << 10;
 
 /// The content of the next version.
