@@ -383,16 +383,17 @@ impl Connection {
         wait_for::<R>(|callback| self.call(R::KIND, &message.encode_to_vec(), payload, timeout, callback))
     }
 
-    /// Answers request `request_id` of the peer. A failure to send ends the connection. Instead of a body that no frame takes the peer gets
-    /// an error: it would repeat its request on another connection.
+    /// Answers request `request_id` of the peer. A failure to send ends the connection. Instead of a body that is too long
+    /// for a frame the peer gets an error: if the connection ended, it would repeat its request on another one.
     pub fn reply(&self, kind: u16, request_id: u64, result: Result<(Bytes, Vec<Part>), Error>) {
-        let fits = |(body, _): &(Bytes, Vec<Part>)| body.len() <= frame::MAX_BODY_BYTES as usize;
-        let too_long = |body: &Bytes| {
-            let text = format!("the answer has {} bytes, a frame takes {}", body.len(), frame::MAX_BODY_BYTES);
-            tracing::error!(peer = %self.peer, kind, text);
-            Error::new(Code::Internal, text)
+        let result = match result {
+            Ok((body, _)) if body.len() > frame::MAX_BODY_BYTES as usize => {
+                let text = format!("the answer has {} bytes, a frame takes {}", body.len(), frame::MAX_BODY_BYTES);
+                tracing::error!(peer = %self.peer, kind, text);
+                Err(Error::new(Code::Internal, text))
+            }
+            result => result,
         };
-        let result = result.and_then(|answer| if fits(&answer) { Ok(answer) } else { Err(too_long(&answer.0)) });
         let sent = match result {
             Ok((body, payload)) => self.send(kind, FLAG_REPLY, request_id, &body, payload),
             Err(error) => {

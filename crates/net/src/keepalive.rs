@@ -11,8 +11,8 @@ use std::io;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// Time between keepalive frames. The first one is sent when a peer has waited for one to two such times, or once more than that if no
-/// peer had waited before.
+/// Time between keepalive frames. The first one is sent when a peer has waited for one to three such times: three if none had waited
+/// before.
 pub(crate) const EVERY: Duration = Duration::from_millis(500);
 /// Where no peer waits, the thread looks this often.
 const DOZE: Duration = Duration::from_secs(1);

@@ -18,6 +18,7 @@ impl Service for Echo {
             Some(Kind::Hello) => admitted(connection, &frame),
             Some(Kind::GetFragments) => Ok(prost::Message::encode_to_vec(&data::GetFragmentsReply::default())),
             Some(Kind::GetStatus) => return,
+            Some(Kind::ListXattrs) => Ok(vec![0; frame::MAX_BODY_BYTES as usize + 1]),
             _ => Err(Error::new(Code::Unsupported, "no")),
         };
         connection.reply(kind, id, body.map(|b| (b.into(), vec![Part::Bytes(frame.payload)])));
@@ -171,6 +172,8 @@ fn errors_timeouts_and_dead_peers_are_answers() {
     let late =
         dialer.call_wait(&endpoint, &meta::GetStatus::default(), vec![], Duration::from_millis(150)).unwrap_err();
     assert_eq!(late.code(), Code::Timeout);
+    let long = dialer.call_wait(&endpoint, &meta::ListXattrs::default(), vec![], WAIT).unwrap_err();
+    assert_eq!(long.code(), Code::Internal, "the answer has a byte more than a frame takes");
     server.stop();
     let gone = dialer.call_wait(&endpoint, &meta::Commit::default(), vec![], WAIT).unwrap_err();
     assert_eq!(gone.code(), Code::Unavailable);

@@ -156,10 +156,6 @@ impl Client {
         }
         let (bytes, contents) = (bytes.freeze(), pack.moved.len() as u64);
         if !holds_its_contents(&bytes, &pack) {
-            // Older packs are given up for this one, and nobody but this process has compared it with them.
-            tracing::error!(
-                "the memory of this machine does not keep what is written to it; no content moves into the pack"
-            );
             return;
         }
         for like in from {

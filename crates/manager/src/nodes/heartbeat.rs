@@ -146,3 +146,34 @@ fn disk_maintenance(view: &mut View, node_id: u64, disk_id: u64) -> Vec<Task> {
     let give = |(work, wire)| tasks.give(Assignment { node_id, disk_id, member: (0, 0), epoch: 0, work, wire });
     due.into_iter().map(give).collect()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_that_works_or_gets_work_is_not_at_rest() {
+        let rests =
+            |beat: &Heartbeat, reply: &HeartbeatReply| is_at_rest(&beat.encode_to_vec(), &reply.encode_to_vec());
+        let (beat, reply) = (Heartbeat::default(), HeartbeatReply { lease_ms: 5_000, ..HeartbeatReply::default() });
+        assert!(rests(&beat, &reply));
+        let fragment = || vec![FragmentRef::default()];
+        for busy in [
+            Heartbeat { running_tasks: vec![1], ..beat.clone() },
+            Heartbeat { results: vec![TaskResult::default()], ..beat.clone() },
+            Heartbeat { deleted: fragment(), ..beat.clone() },
+            Heartbeat { bad: fragment(), ..beat.clone() },
+        ] {
+            assert!(!rests(&busy, &reply), "{busy:?}");
+        }
+        for work in [
+            HeartbeatReply { map: Some(ClusterMap::default()), ..reply.clone() },
+            HeartbeatReply { tasks: vec![Task::default()], ..reply.clone() },
+            HeartbeatReply { deletes: vec![Default::default()], ..reply.clone() },
+            HeartbeatReply { pgs: vec![PgInfo::default()], ..reply.clone() },
+            HeartbeatReply { must_register: true, ..reply.clone() },
+        ] {
+            assert!(!rests(&beat, &work), "{work:?}");
+        }
+    }
+}
