@@ -21,7 +21,7 @@ mod uncut;
 pub use ahead::ContentsAhead;
 pub use recent::RecentReaders;
 pub use spooled::open_version;
-pub use table::{Files, IsClosed, Removal};
+pub use table::{Files, IsClosed, RELEASE_WITHIN, REMOVAL_WITHIN, Removal};
 
 use crate::backend::{Backend, Reader};
 use crate::errno::{Errno, Outcome, failed};

@@ -16,9 +16,9 @@ use tokio::sync::Notify;
 
 /// Longest wait for the kernel to release handles that programs have closed. A handle that looks closed may stay: a
 /// program that shares it with another one has closed its own descriptor.
-const RELEASE_WITHIN: Duration = Duration::from_millis(100);
-/// The same for a removal: as a rule the kernel takes a fraction of a millisecond.
-const REMOVAL_WITHIN: Duration = Duration::from_millis(3);
+pub const RELEASE_WITHIN: Duration = Duration::from_millis(100);
+/// The same for a removal: the kernel lets nobody else change the directory meanwhile, and takes a fraction of a millisecond as a rule.
+pub const REMOVAL_WITHIN: Duration = Duration::from_millis(3);
 
 /// Open files by inode.
 pub struct Files<B: Backend> {
@@ -240,13 +240,8 @@ impl<B: Backend> Files<B> {
 
     /// If no program uses the file: waits until the kernel has released the handles that programs have closed. It
     /// reports a release after `close` has returned, and keeps its length of the file until then.
-    pub async fn until_released(&self, backend: &B, ino: u64) {
-        self.wait_while(backend, (ino, RELEASE_WITHIN), |slot| slot.is_idle() && slot.closed > 0).await;
-    }
-
-    /// As [`Files::until_released`], for a removal, which must not wait for long: the kernel lets nobody else change the directory.
-    pub async fn until_released_soon(&self, backend: &B, ino: u64) {
-        self.wait_while(backend, (ino, REMOVAL_WITHIN), |slot| slot.is_idle() && slot.closed > 0).await;
+    pub async fn until_released(&self, backend: &B, ino: u64, within: Duration) {
+        self.wait_while(backend, (ino, within), |slot| slot.is_idle() && slot.closed > 0).await;
     }
 
     /// As [`Files::until_released`]; also waits until the handles that are being opened are open or gone.

@@ -7,7 +7,7 @@ use crate::backend::Backend;
 use crate::errno::{Errno, Outcome, explained};
 use crate::mount::Mount;
 use crate::namespace::{NameRef, Scope, TOLD_NS};
-use crate::open_file::{Current, IsClosed, OpenFile, WriteAt, read_version};
+use crate::open_file::{Current, IsClosed, OpenFile, RELEASE_WITHIN, WriteAt, read_version};
 use crate::synthetic::SyntheticInode;
 use std::io;
 use std::ops::Range;
@@ -105,7 +105,7 @@ impl<B: Backend> Mount<B> {
         // With its write-back cache the kernel keeps its length while a program has the file open.
         let has_write_back = self.kernel.lock().has_write_back();
         if has_write_back && self.kernel.lock().lacks(ino, size_bytes) {
-            self.files.until_released(&*self.backend, ino).await;
+            self.files.until_released(&*self.backend, ino, RELEASE_WITHIN).await;
         }
         // Without it, its length is right while a program here has written what is in no version yet.
         let can_show = if has_write_back { self.files.is_only_opening(ino) } else { !uncommitted };

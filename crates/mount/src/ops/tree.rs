@@ -7,7 +7,7 @@ use crate::errno::{Errno, Outcome, explained};
 use crate::kernel_cache::{Asked, KernelCache};
 use crate::mount::Mount;
 use crate::namespace::{EntryAttr, INOS, Name, NameRef, Namespace, Scope};
-use crate::open_file::{OpenFile, Removal};
+use crate::open_file::{OpenFile, REMOVAL_WITHIN, Removal};
 use crate::race::race;
 use crate::synthetic::{self, STORE_ROOT, SyntheticInode};
 use std::future::ready;
@@ -331,7 +331,7 @@ impl<B: Backend> Mount<B> {
         let ino = self.lookup_known(name).await.ok()?.attr.ino;
         let removal = self.files.begin_removal(ino);
         // One that was closed a moment ago needs no session.
-        self.files.until_released_soon(&self.backend, ino).await;
+        self.files.until_released(&self.backend, ino, REMOVAL_WITHIN).await;
         // What is kept here must not keep the content.
         self.recent.forget(Some(&[ino]));
         self.ahead.forget(Some(&[ino]));

@@ -340,3 +340,28 @@ fn what_waits_in_the_spool_outlasts_a_restore_that_lost_its_file() {
         assert!(!is_kept(by_next_mount, false, b"longer than that"));
     }
 }
+
+/// The kernel reports a release after `close` has returned.
+#[test]
+fn a_file_that_was_closed_a_moment_ago_is_removed_without_an_open() {
+    for releases in [true, false] {
+        let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+        let (mount, _) = mount(&store, &disk, 1);
+        let ino = known_file(&mount, &store, &mut tasks);
+        let handle = tasks.run(mount.open(1, ino, true)).unwrap().handle;
+        tasks.run(async {
+            mount.write(handle, 0, b"B").await.unwrap();
+            mount.flush(ino, handle, OWNER).await.unwrap();
+        });
+        let opens = store.opens.get();
+        let releasing = mount.clone();
+        tasks.spawn(async move {
+            pause().await;
+            if releases {
+                releasing.release(ino, handle).await;
+            }
+        });
+        tasks.run(mount.remove((ROOT, b"file"), false)).unwrap();
+        assert_eq!(store.opens.get() - opens, u32::from(!releases), "one that stays open is kept by a session");
+    }
+}

@@ -80,14 +80,20 @@ fn what_this_mount_has_just_committed_is_read_without_an_open() {
     assert_eq!(read_what_was_committed(), b"is written here");
 }
 
-/// The first version that a program makes of a small file goes through a session, which is then given up.
-#[test]
-fn a_small_file_that_was_there_before_is_committed_as_a_whole_from_the_second_sync_on() {
-    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
+/// A mount that has leases, and a small file that another one has written.
+fn written_by_another_mount() -> (Rc<Store>, Tasks, Arc<Mount<Client>>, u64) {
+    let (store, disk) = (store("sliding-window"), SimDisk::new(1));
     let (mount, _) = mount(&store, &disk, 1);
     store.lease_ms.set(60_000);
     let ino = store.create(ROOT, b"file", 0).unwrap();
     store.commit(ino, b"what another mount has written", 0);
+    (store, Tasks::default(), mount, ino)
+}
+
+/// The first version that a program makes of a small file goes through a session, which is then given up.
+#[test]
+fn a_small_file_that_was_there_before_is_committed_as_a_whole_from_the_second_sync_on() {
+    let (store, mut tasks, mount, ino) = written_by_another_mount();
     tasks.run(async {
         let handle = mount.open(1, ino, true).await.unwrap().handle;
         for (at, bytes) in [(0, &b"WHAT"[..]), (5, b"ANOTHER"), (13, b"MOUNT"), (35, b"!")] {
@@ -108,11 +114,7 @@ fn a_small_file_that_was_there_before_is_committed_as_a_whole_from_the_second_sy
 /// No session keeps a small file that is committed as a whole.
 #[test]
 fn a_small_file_that_another_mount_removes_is_read_to_its_end() {
-    let (store, disk, mut tasks) = (store("sliding-window"), SimDisk::new(1), Tasks::default());
-    let (mount, _) = mount(&store, &disk, 1);
-    store.lease_ms.set(60_000);
-    let ino = store.create(ROOT, b"file", 0).unwrap();
-    store.commit(ino, b"what another mount has written", 0);
+    let (store, mut tasks, mount, ino) = written_by_another_mount();
     tasks.run(async {
         let handle = mount.open(1, ino, true).await.unwrap().handle;
         for bytes in [b"WHAT", b"this"] {
