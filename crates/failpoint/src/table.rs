@@ -40,6 +40,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("manager.deposed_answers_reads", "a deposed leader answers reads that nobody has confirmed (P7)"),
     ("manager.deposed_keeps_batch", "a deposed leader keeps the batch that the group may not have committed (P7)"),
     ("manager.differences_ignored", "a leader takes no notice of managers whose databases differ (P7)"),
+    ("manager.drained_with_log", "a node counts as drained although its voter keeps the log (P6)"),
     ("manager.inbox_reorders", "a request overtakes the earlier ones of its connection"),
     ("manager.inbox_waits_unannounced", "the core's thread waits without having said so: a request does not wake it"),
     (

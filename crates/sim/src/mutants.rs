@@ -87,6 +87,7 @@ impl Mutant {
         "manager.commits_before_group",
         "manager.deposed_answers_reads",
         "manager.deposed_keeps_batch",
+        "manager.drained_with_log",
         "manager.lagging_database_kept",
         "manager.moved_files_leak",
         "manager.packs_leak",

@@ -9,6 +9,7 @@ use crate::term::{Out, Progress};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tessera_wire::Health;
+use tessera_wire::consensus::PeerKind;
 use tessera_wire::meta::{ClusterStatus, WaitReason};
 
 /// Interval of the checks of a drain.
@@ -76,7 +77,7 @@ fn check_disk(state: &ClusterStatus, node_id: u64, node: &str, disk: u64) -> Out
 
 fn wait_drained(store: &Store, out: Out, node_id: u64, disk: Option<u64>) -> Outcome {
     let progress = Progress::items(out, "drain");
-    let (mut most, mut waits) = (0, Waits::default());
+    let (mut most, mut waits, mut vote) = (0, Waits::default(), None);
     loop {
         let state = store.status()?;
         let drained = |d: &&tessera_wire::DiskInfo| d.node_id == node_id && disk.is_none_or(|id| id == d.disk_id);
@@ -89,6 +90,11 @@ fn wait_drained(store: &Store, out: Out, node_id: u64, disk: Option<u64>) -> Out
             0 => "fragments".to_string(),
             members => format!("fragments; {} waiting for a disk", plural(members, "group member")),
         });
+        if left == 0 && disk.is_none() && keeps_log(&state, node_id) {
+            progress.message("fragments; its vote on the metadata goes to another node");
+            let new = waiting_vote(&state).filter(|line| Some(line) != vote.as_ref());
+            new.into_iter().for_each(|line| progress.caution(vote.insert(line).clone()));
+        }
         waits.begin(waiting).into_iter().for_each(|line| progress.caution(line));
         if disks.iter().all(|d| d.health == Health::Drained as i32) {
             progress.finish();
@@ -101,6 +107,23 @@ fn wait_drained(store: &Store, out: Out, node_id: u64, disk: Option<u64>) -> Out
         }
         std::thread::sleep(CHECK_EVERY);
     }
+}
+
+/// Whether the node's voter is one of the peers that keep the metadata.
+fn keeps_log(state: &ClusterStatus, node_id: u64) -> bool {
+    let name = state.nodes.iter().find(|node| node.node_id == node_id).map(|node| &node.name);
+    let members = || state.peers.iter().filter_map(|peer| peer.member.as_ref());
+    name.is_some_and(|name| members().any(|member| member.kind() == PeerKind::Voter && member.name == *name))
+}
+
+/// Why a node's vote cannot go yet: no vote is given up while others are missing. `None`: it is about to go.
+fn waiting_vote(state: &ClusterStatus) -> Option<String> {
+    let down = state.peers.iter().filter(|peer| !peer.is_up).filter_map(|peer| peer.member.as_ref());
+    let down: Vec<&str> = down.map(|member| &*member.name).collect();
+    (!down.is_empty()).then(|| {
+        let down = down.join(", ");
+        format!("the drain waits: other peers that keep the metadata are down ({down}); start them, or wait until others have taken their places")
+    })
 }
 
 /// The reasons for which a drain waits now.
@@ -122,6 +145,8 @@ impl Waits {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tessera_wire::consensus::Member;
+    use tessera_wire::meta::PeerStatus;
     use tessera_wire::{DiskInfo, NodeInfo};
 
     #[test]
@@ -138,6 +163,25 @@ mod tests {
         );
         assert_eq!(waits.begin(BTreeMap::new()).len(), 0);
         assert_eq!(waits.begin(room(7)).len(), 1, "it waits again");
+    }
+
+    #[test]
+    fn a_drain_names_the_peers_that_its_vote_waits_for() {
+        let peer = |name: &str, kind: PeerKind, is_up| PeerStatus {
+            member: Some(Member { kind: kind as i32, name: name.into(), ..Member::default() }),
+            is_up,
+            ..PeerStatus::default()
+        };
+        let node = |node_id, name: &str| NodeInfo { node_id, name: name.into(), ..NodeInfo::default() };
+        let mut state = ClusterStatus {
+            nodes: vec![node(7, "n1"), node(8, "n2")],
+            peers: vec![peer("n2", PeerKind::Manager, true), peer("n1", PeerKind::Voter, true)],
+            ..ClusterStatus::default()
+        };
+        assert!(keeps_log(&state, 7) && !keeps_log(&state, 8), "a manager of the same name is no voter");
+        assert_eq!(waiting_vote(&state), None);
+        state.peers.push(peer("n3", PeerKind::Voter, false));
+        assert!(waiting_vote(&state).unwrap().contains("are down (n3); start them"));
     }
 
     #[test]

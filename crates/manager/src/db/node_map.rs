@@ -3,7 +3,7 @@
 use crate::db::Db;
 use crate::db::rows::{self, DiskRow};
 use std::collections::BTreeMap;
-use tessera_wire::NodeInfo;
+use tessera_wire::{Health, NodeInfo};
 
 /// All nodes and disks.
 #[derive(Debug, Default)]
@@ -29,6 +29,12 @@ impl NodeMap {
     /// Disks of a node, by id.
     pub fn disks_of(&self, node_id: u64) -> impl Iterator<Item = &DiskRow> {
         self.by_node.get(&node_id).into_iter().flatten().filter_map(|id| self.disks.get(id))
+    }
+
+    /// Whether every disk of the node is on its way out, or out: nothing may be placed on the node, and it is about to go.
+    pub fn is_leaving(&self, node_id: u64) -> bool {
+        let leaves = |disk: &DiskRow| matches!(disk.own_health, Health::Draining | Health::Drained | Health::Out);
+        self.disks_of(node_id).all(leaves)
     }
 
     /// Whether the disk belongs to the node.

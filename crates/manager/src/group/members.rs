@@ -4,6 +4,7 @@ use super::{Manager, State};
 use crate::core::ManagerCore;
 use bytes::Bytes;
 use prost::Message;
+use std::collections::BTreeSet;
 use tessera_consensus::plan::Candidate;
 use tessera_consensus::{Peer, PeerError};
 use tessera_wire::consensus::{Member, PeerKind};
@@ -16,8 +17,12 @@ impl Manager {
         let surplus = self.surplus_managers().unwrap_or_default();
         let State::Leading(core) = &mut self.state else { return };
         match candidates(core, &self.peer) {
-            Ok(found) if found.is_empty() => {}
-            Ok(found) => self.peer.set_candidates(found),
+            Ok(found) => {
+                core.soft.log_keepers = log_keepers(&found, &self.peer);
+                if !found.is_empty() {
+                    self.peer.set_candidates(found.into_iter().map(|(_, candidate)| candidate));
+                }
+            }
             Err(error) => tracing::error!(%error, "reading the nodes"),
         }
         (core.soft.peers, core.soft.surplus_managers) = (peers(&self.peer), surplus);
@@ -91,9 +96,16 @@ impl Manager {
     }
 }
 
-/// The voters of nodes. A node is known to have one by its heartbeats, or because its voter is a member. A voter whose disk failed has
+/// Nodes whose voter is a member, or may become one before the next look.
+fn log_keepers(found: &[(u64, Candidate)], peer: &Peer) -> BTreeSet<u64> {
+    let is_member = |id: u64| peer.membership().members.iter().any(|member| member.id == id);
+    let keeps = |(_, found): &&(u64, Candidate)| !found.must_go || is_member(found.member.id);
+    found.iter().filter(keeps).map(|(node_id, _)| *node_id).collect()
+}
+
+/// The voters of nodes, with the nodes' ids. A node is known to have one by its heartbeats, or because its voter is a member. A voter whose disk failed has
 /// stopped while its node goes on: the node says that it has none, and another takes its place.
-fn candidates(core: &ManagerCore, peer: &Peer) -> rusqlite::Result<Vec<Candidate>> {
+fn candidates(core: &ManagerCore, peer: &Peer) -> rusqlite::Result<Vec<(u64, Candidate)>> {
     let (node_map, membership) = (core.node_map()?, peer.membership());
     let candidate = |node: &NodeInfo| {
         let said = core.soft.cluster.stats.nodes.get(&node.node_id).map(|stats| stats.voter_id);
@@ -101,15 +113,13 @@ fn candidates(core: &ManagerCore, peer: &Peer) -> rusqlite::Result<Vec<Candidate
         let known = || membership.members.iter().find(is_same).map(|member| member.id);
         let id = said.filter(|id| *id != 0).or_else(known)?;
         let has_stopped = said == Some(0) && !peer.is_heard(id);
-        let leaves = |health| matches!(health, Health::Draining | Health::Drained | Health::Out);
         let (name, host, address) = (node.name.clone(), node.host.clone(), node.address.clone());
-        Some(Candidate {
+        let candidate = Candidate {
             member: Member { id, kind: PeerKind::Voter as i32, host, address, name },
             is_up: node.health() == Health::Up && !has_stopped,
-            must_go: node.health() == Health::Out
-                || has_stopped
-                || node_map.disks_of(node.node_id).all(|disk| leaves(disk.own_health)),
-        })
+            must_go: node.health() == Health::Out || has_stopped || node_map.is_leaving(node.node_id),
+        };
+        Some((node.node_id, candidate))
     };
     Ok(node_map.nodes.values().filter_map(candidate).collect())
 }

@@ -398,15 +398,20 @@ fn undrain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
     Ok(())
 }
 
-/// Draining disks without members.
+/// Draining disks without members. Those of a node that goes as a whole count as full as long as its voter keeps the log: whoever switched
+/// the node off would take a vote from the managers.
 ///
 /// # Errors
 /// The database fails.
 pub fn emptied(view: &View<'_>) -> Result<Vec<u64>> {
     let mut empty = Vec::new();
     let node_map = view.caches.node_map(view.db)?;
+    let keeps_log = |node_id: u64| {
+        let keeps = view.soft.log_keepers.contains(&node_id) && node_map.is_leaving(node_id);
+        keeps && !failpoint::is_active("manager.drained_with_log")
+    };
     for disk in node_map.disks.values().filter(|d| d.own_health == Health::Draining) {
-        if rows::is_unused(view.db, disk.disk_id)? {
+        if !keeps_log(disk.node_id) && rows::is_unused(view.db, disk.disk_id)? {
             empty.push(disk.disk_id);
         }
     }

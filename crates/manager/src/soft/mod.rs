@@ -36,6 +36,8 @@ pub struct SoftState {
     pub committed_seq: u64,
     /// The peers that keep the metadata, as of the last tick.
     pub peers: Vec<PeerStatus>,
+    /// Nodes whose voter is one of the peers, or may become one of them, as of the last tick.
+    pub log_keepers: BTreeSet<u64>,
     /// What to tell people if more managers vote than `max_voters` allows; empty: no more do.
     pub surplus_managers: String,
     /// Comparisons of the managers' databases.

@@ -207,6 +207,18 @@ impl ManagerHost {
         self.ask_as(Role::Node, now_ns, &Drain { op_id, node_id: node_id as u64, disk_id: 0, undo: false });
     }
 
+    /// Names of the nodes that drain, or of those that are drained, as the database of the manager that leads has them.
+    #[must_use]
+    pub fn nodes_in(&self, health: Health) -> Vec<String> {
+        let Some(db) = self.led() else { return Vec::new() };
+        let find = |db: &Db| -> rusqlite::Result<Vec<String>> {
+            let sql = "SELECT n.name FROM nodes n JOIN disks d USING (node_id) WHERE d.health = ?1 AND n.health <> ?2";
+            let mut statement = db.conn().prepare_cached(sql)?;
+            statement.query_map([health as i32, Health::Out as i32], |row| row.get(0))?.collect()
+        };
+        find(db).expect("the schema is fixed")
+    }
+
     /// Recounts references, totals and fragments (P4).
     ///
     /// # Errors

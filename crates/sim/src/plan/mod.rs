@@ -137,6 +137,11 @@ impl Plan {
         plan
     }
 
+    /// Whether a node is drained.
+    pub fn drains(&self) -> bool {
+        self.faults.iter().any(|(_, fault)| matches!(fault, Fault::Drain(_)))
+    }
+
     /// The survivable plan of a seed, with a database that rots in the end.
     pub fn rotten_metadata(seed: u64) -> Plan {
         Plan { rots_metadata: true, endless_reader: false, ..Plan::survivable(seed) }

@@ -4,6 +4,8 @@ use super::*;
 use crate::plan::Family;
 use std::collections::BTreeSet;
 use tessera_consensus::Peer;
+use tessera_wire::Health;
+use tessera_wire::consensus::{Member, PeerKind};
 
 /// One entry of so many is compared among the managers while faults happen.
 const COMPARED: u64 = 16;
@@ -41,6 +43,7 @@ impl World {
         let applied = running.applied();
         if standing.leads {
             self.led(id, standing.term)?;
+            self.check_drained(manager)?;
         }
         let is_due = |at: &u64| at.is_multiple_of(COMPARED) && !self.plan.many_chunks && !self.group.is_rotten;
         let Some(at) = applied.filter(is_due) else { return Ok(()) };
@@ -48,6 +51,20 @@ impl World {
             return Ok(());
         }
         self.compare(manager)
+    }
+
+    /// Whoever is told that a node is drained may switch it off: its voter keeps no part of the metadata (P6).
+    fn check_drained(&self, manager: usize) -> Result<(), Violation> {
+        if !self.plan.drains() {
+            return Ok(());
+        }
+        let drained = self.managers[manager].nodes_in(Health::Drained);
+        let membership = self.managers[manager].manager().map(|manager| manager.peer().membership());
+        let is_drained = |member: &&Member| member.kind() == PeerKind::Voter && drained.contains(&member.name);
+        match membership.and_then(|membership| membership.members.iter().find(is_drained)) {
+            Some(member) => broken("P6", format!("{} is drained, and its voter keeps the metadata", member.name)),
+            None => Ok(()),
+        }
     }
 
     /// Compares a manager's database with the others' after the same entry (P7).
@@ -183,11 +200,17 @@ impl World {
             false => (0..self.managers.len()).try_for_each(|manager| self.compare(manager))?,
         }
         self.run_until(deadline, |world| world.is_group_whole())?;
-        match self.is_group_whole() {
-            true => Ok(()),
-            false => {
+        if !self.is_group_whole() {
+            let group = self.describe_group();
+            return broken("P12", format!("the group is not whole long after faults ended:\n{group}"));
+        }
+        let drain = |world: &World| world.leader().nodes_in(Health::Draining);
+        self.run_until(deadline, |world| drain(world).is_empty())?;
+        match &drain(self)[..] {
+            [] => Ok(()),
+            names => {
                 let group = self.describe_group();
-                broken("P12", format!("the group is not whole long after faults ended:\n{group}"))
+                broken("P12", format!("{names:?} still drain long after faults ended:\n{group}"))
             }
         }
     }
