@@ -15,9 +15,11 @@ const FILES: [&str; 9] = [
 ];
 
 /// Fields that share the received buffer instead of copying it.
-const SHARED_BYTES: [&str; 7] = [
+const SHARED_BYTES: [&str; 9] = [
     ".tessera.ChunkInfo.hash",
     ".tessera.meta.ChunkName.hash",
+    ".tessera.meta.Commit.inlined",
+    ".tessera.meta.ContentInfo.inlined",
     ".tessera.data.PutItem.hash",
     ".tessera.data.PutItem.groups",
     ".tessera.data.GetResult.groups",

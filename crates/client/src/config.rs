@@ -37,6 +37,10 @@ tessera_knobs::knobs! {
         /// Chunks of small files whose hashes are remembered as written; the client asks about them before it sends
         /// them.
         remembered_hashes: usize = 4_096;
+        /// A file of at most this many bytes that would move into a pack is sent to the manager, which keeps it until then; 0: none is.
+        inline_bytes: u64 = 4 << 10, in 0..=u64::MAX;
+        /// For this long the client stores tiny files on nodes after the manager took one not.
+        inline_pause_ms: u64 = 10_000;
         /// A request to the manager counts as lost after this long.
         manager_timeout_ms: u64 = 10_000;
         /// A request to the manager is repeated for this long before the operation fails.

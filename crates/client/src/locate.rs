@@ -44,7 +44,9 @@ pub struct LocatedExtent {
     pub chunk_len_bytes: u64,
     /// The chunk is a pack: other files have the rest of it.
     pub packed: bool,
-    /// Redundancy class: `ec:4+2`, `copy+ec:4+2`, `replica:3`; empty for a hole.
+    /// The metadata keeps the bytes, on each of its peers, until the file moves into a pack; `chunk_id` is no chunk.
+    pub in_metadata: bool,
+    /// Redundancy class: `ec:4+2`, `copy+ec:4+2`, `replica:3`; empty for a hole, and for bytes in the metadata.
     pub class: String,
     /// How many fragments suffice to read it, in any combination (a copy may suffice alone).
     pub needed: u32,
@@ -111,6 +113,8 @@ pub struct FileState {
     pub unique_bytes: u64,
     /// Bytes on disks for its chunks, shared chunks included; of packs, the file's share.
     pub stored_bytes: u64,
+    /// Bytes that the metadata keeps.
+    pub metadata_bytes: u64,
     /// Distinct chunks.
     pub chunks: u64,
     /// Chunks with all fragments readable.
@@ -129,7 +133,7 @@ pub struct FileState {
 
 impl LocatedExtent {
     /// Which fragment a read takes each byte from while it is readable, as ranges of the file in their order: the first
-    /// readable copy has all of them, else each slice has its own. Nothing for a hole.
+    /// readable copy has all of them, else each slice has its own. Nothing for a hole, and for bytes in the metadata.
     pub fn plain_parts(&self) -> Vec<(Range<u64>, &LocatedFragment)> {
         let end = self.offset + self.len_bytes;
         let copies = || self.fragments.iter().filter(|fragment| fragment.holds == Holds::Copy);
@@ -199,7 +203,9 @@ impl Located {
             ..FileState::default()
         };
         let (mut seen, mut classes) = (BTreeSet::new(), BTreeSet::new());
-        for extent in self.extents.iter().filter(|e| e.chunk_id != 0) {
+        let in_metadata = self.extents.iter().filter(|e| e.in_metadata);
+        state.metadata_bytes = in_metadata.map(|extent| extent.len_bytes).sum();
+        for extent in self.extents.iter().filter(|e| e.chunk_id != 0 && !e.in_metadata) {
             if extent.packed {
                 state.stored_bytes += extent.stored_bytes();
             }
@@ -234,7 +240,8 @@ impl Client {
         view.merge(&self.ask(&GetMap { known_version: 0, pg_ids, all_nodes: true })?, true);
         listed.classes.iter().for_each(|class| view.add_class(class));
         let chunks: HashMap<u64, &ChunkInfo> = listed.chunks.iter().map(|c| (c.chunk_id, c)).collect();
-        let packs: BTreeSet<u64> = listed.contents.iter().map(|content| content.chunk_id).collect();
+        let packs: BTreeSet<u64> =
+            listed.contents.iter().map(|content| content.chunk_id).filter(|id| *id != 0).collect();
         let located = |e: &Extent| {
             let packed = packs.contains(&e.chunk_id);
             LocatedExtent { packed, ..locate(&view, e, chunks.get(&e.chunk_id).copied()) }
@@ -295,6 +302,7 @@ fn locate(view: &View, extent: &Extent, chunk: Option<&ChunkInfo>) -> LocatedExt
         chunk_offset: extent.chunk_offset,
         chunk_len_bytes: chunk.map_or(0, |c| c.len_bytes),
         packed: false,
+        in_metadata: extent.chunk_id >= FIRST_CONTENT,
         class: class.as_ref().map(|c| c.spec.clone()).unwrap_or_default(),
         needed: class.as_ref().map_or(0, |c| c.k),
         fragments,
@@ -344,6 +352,7 @@ mod tests {
             chunk_offset: 0,
             chunk_len_bytes: len_bytes,
             packed: false,
+            in_metadata: false,
             class,
             needed,
             fragments,

@@ -49,6 +49,8 @@ pub struct PreallocatedPool {
     order: VecDeque<[u8; 32]>,
     /// Some content of the last file was stored already.
     known: bool,
+    /// Until then, the manager takes no bytes of tiny files.
+    inlines_from_ns: i64,
 }
 
 #[derive(Debug, Default)]
@@ -97,6 +99,16 @@ impl PreallocatedPool {
         let from = pool.ready.len().checked_sub(chunks.len())?;
         assert!(pool.ready.iter().all(|chunk| chunk.batch.good_until_ns > now_ns), "an expired chunk id is handed out");
         Some(PreallocatedSet { chunks: pool.ready.split_off(from), class, domain: pool.domain })
+    }
+
+    /// Whether the manager may be given the bytes of a tiny file.
+    pub fn may_inline(&self, now_ns: i64) -> bool {
+        now_ns >= self.inlines_from_ns
+    }
+
+    /// The manager took the bytes of a tiny file not.
+    pub fn pause_inlining(&mut self, now_ns: i64, options: &Options) {
+        self.inlines_from_ns = now_ns.saturating_add(ms(options.inline_pause_ms));
     }
 
     /// Whether this client has written all of these lately: the store very likely has them.

@@ -11,7 +11,7 @@ use crate::path::StorePath;
 use serde::Serialize;
 use std::collections::HashSet;
 use tessera_wire::Extent;
-use tessera_wire::meta::{ContentInfo, ListExtentsReply, ListVersions, VersionInfo};
+use tessera_wire::meta::{ContentInfo, FIRST_CONTENT, ListExtentsReply, ListVersions, VersionInfo};
 
 /// A version compared with what was stored before it.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -30,8 +30,11 @@ pub struct Similarity {
 /// For each extent of a version, in order of offset, without holes: what identifies its chunk or content, and the extent's bytes.
 type Bytes = Vec<(u64, u64)>;
 
-/// The chunk of an extent, or, in a pack, the beginning of the content's name.
+/// The chunk of an extent, or, in a pack or in the metadata, the beginning of the content's name.
 fn identity(listed: &ListExtentsReply, extent: &Extent) -> u64 {
+    if extent.chunk_id >= FIRST_CONTENT {
+        return extent.name_prefix;
+    }
     let holds = |content: &&ContentInfo| {
         let range = content.chunk_offset..content.chunk_offset + content.len_bytes;
         content.chunk_id == extent.chunk_id && range.contains(&extent.chunk_offset)

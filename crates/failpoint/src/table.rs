@@ -43,6 +43,8 @@ pub const ALL: &[(&str, &str)] = &[
     ("manager.drained_with_log", "a node counts as drained although its voter keeps the log (P6)"),
     ("manager.inbox_reorders", "a request overtakes the earlier ones of its connection"),
     ("manager.inbox_waits_unannounced", "the core's thread waits without having said so: a request does not wake it"),
+    ("manager.inlined_leak", "bytes of tiny files that are gone count as kept (P5)"),
+    ("manager.inlined_unlooked", "the metadata keeps bytes of a tiny file without comparing them with their name (P2)"),
     (
         "manager.lagging_database_kept",
         "a database that lacks entries that the log has dropped is not replaced by the snapshot (P7)",

@@ -88,6 +88,7 @@ impl Mutant {
         "manager.deposed_answers_reads",
         "manager.deposed_keeps_batch",
         "manager.drained_with_log",
+        "manager.inlined_leak",
         "manager.lagging_database_kept",
         "manager.moved_files_leak",
         "manager.packs_leak",

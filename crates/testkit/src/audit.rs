@@ -3,6 +3,7 @@
 use rusqlite::{Connection, Result, Row};
 use std::collections::BTreeMap;
 use std::fmt::Write;
+use tessera_accel::hash::chunk_hash;
 use tessera_manager::for_each_chunk;
 use tessera_stripe::{ClassLayout, describe};
 
@@ -17,6 +18,7 @@ fn all<T>(db: &Connection, sql: &str, read: impl FnMut(&Row<'_>) -> Result<T>) -
 /// The database fails.
 pub fn recount(db: &Connection) -> Result<Vec<String>> {
     let mut wrong = refs(db)?;
+    wrong.extend(inlined(db)?);
     wrong.extend(totals(db)?);
     wrong.extend(pages_of_versions(db)?);
     wrong.extend(missing(db)?);
@@ -61,6 +63,9 @@ fn refs(db: &Connection) -> Result<Vec<String>> {
         if refs != expected || refs == 0 {
             wrong.push(format!("content {content}: refs {refs}, counted {expected}"));
         }
+        if chunk == 0 {
+            continue;
+        }
         if end > chunk_end {
             wrong.push(format!("content {content}: ends at {end} of chunk {chunk}, which has {chunk_end} bytes"));
         }
@@ -81,6 +86,19 @@ fn refs(db: &Connection) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
+/// Contents that lie in the metadata: their bytes are what their names say, and no others have bytes there.
+fn inlined(db: &Connection) -> Result<Vec<String>> {
+    let sql =
+        "SELECT content_id, chunk_id, len_bytes, hash, inlined FROM contents WHERE chunk_id = 0 OR inlined != x''";
+    let look = |row: &Row<'_>| -> Result<(i64, bool)> {
+        let (chunk, len_bytes): (i64, i64) = (row.get(1)?, row.get(2)?);
+        let (hash, bytes): (Vec<u8>, Vec<u8>) = (row.get(3)?, row.get(4)?);
+        Ok((row.get(0)?, chunk == 0 && bytes.len() as i64 == len_bytes && chunk_hash(&bytes).0[..] == hash[..]))
+    };
+    let wrong = all(db, sql, look)?.into_iter().filter(|(_, is_right)| !is_right);
+    Ok(wrong.map(|(content, _)| format!("content {content}: its bytes in the metadata are not what it is")).collect())
+}
+
 fn totals(db: &Connection) -> Result<Vec<String>> {
     let one = |sql: &str| db.query_row(sql, [], |row| row.get::<_, i64>(0));
     let meta = |column: &str| one(&format!("SELECT {column} FROM meta"));
@@ -98,6 +116,7 @@ fn totals(db: &Connection) -> Result<Vec<String>> {
         ("chunks", one("SELECT count(*) FROM chunks WHERE state = 2")?),
         ("unique_bytes", one("SELECT ifnull(sum(len_bytes), 0) FROM chunks WHERE state = 2")?),
         ("stored_bytes", stored),
+        ("inlined_bytes", one("SELECT ifnull(sum(len_bytes), 0) FROM contents WHERE chunk_id = 0")?),
     ];
     let mut wrong = Vec::new();
     for (name, counted) in pairs {

@@ -99,7 +99,7 @@ impl ListExtentsReply {
         self.contents.iter().find(|content| content.content_id == extent.chunk_id)
     }
 
-    /// Lets the extents that name contents name their packs, which are chunks of the reply.
+    /// Lets the extents that name contents name their packs, which are chunks of the reply. Those whose contents lie in no pack stay.
     ///
     /// # Errors
     /// A content has another name than the file's writer gave it, or is shorter than its extent (P2).
@@ -111,6 +111,9 @@ impl ListExtentsReply {
             let wrong = WrongContent { offset, content_id, written, stored };
             let content = content.filter(|_| stored == written).ok_or(wrong)?;
             let end = chunk_offset.checked_add(len_bytes).filter(|end| *end <= content.len_bytes);
+            if content.chunk_id == 0 && end.is_some() {
+                continue;
+            }
             let in_pack = end.and_then(|_| content.chunk_offset.checked_add(chunk_offset)).ok_or(wrong)?;
             let pack = self.chunks.iter().find(|chunk| chunk.chunk_id == content.chunk_id).ok_or(wrong)?;
             *extent = Extent::of_chunk(offset, len_bytes, pack.chunk_id, &pack.hash, in_pack);

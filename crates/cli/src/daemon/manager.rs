@@ -155,6 +155,7 @@ fn help(gauge: &str) -> &'static str {
         "chunks" => "Chunks committed",
         "unique_bytes" => "Bytes of distinct chunks",
         "stored_bytes" => "Bytes of all fragments",
+        "inlined_bytes" => "Bytes of tiny files that the metadata keeps until they move into packs",
         "members_waiting_for_room" => {
             "Members of lost and draining disks that wait: no disk on a further host has room"
         }

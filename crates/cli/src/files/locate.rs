@@ -44,6 +44,10 @@ fn describe(out: Out, path: &str, located: &Located) -> Outcome {
         units::bytes(state.stored_bytes),
         if state.classes.is_empty() { "nothing stored".into() } else { state.classes.join(", ") },
     ))?;
+    if state.metadata_bytes > 0 {
+        let bytes = units::bytes(state.metadata_bytes);
+        out.line(format!("{bytes} in the metadata, on each of its peers, until the file moves into a pack"))?;
+    }
     if let Some(verified_ns) = state.last_verified_ns {
         out.line(format!("every fragment re-read since {} UTC", units::time(verified_ns)))?;
     }
@@ -64,7 +68,11 @@ fn extents(out: Out, located: &Located) -> Outcome {
             format!("{}{whole}{}:{}", if f.readable { "" } else { "!" }, f.node, f.disk_id)
         };
         let places: Vec<String> = extent.fragments.iter().map(place).collect();
-        let class = if extent.chunk_id == 0 { "hole".into() } else { extent.class.clone() };
+        let class = match extent.chunk_id {
+            0 => "hole".into(),
+            _ if extent.in_metadata => "metadata".into(),
+            _ => extent.class.clone(),
+        };
         table.row([units::count(extent.offset), units::count(extent.len_bytes), class, places.join(" ")]);
     }
     if table.is_empty() { Ok(()) } else { out.table(&table) }

@@ -167,12 +167,19 @@ pub fn lines(s: &ClusterStatus) -> Vec<String> {
     let saved = percent(s.logical_bytes.saturating_sub(s.unique_bytes), s.logical_bytes);
     let (files, directories, versions) = (count(s.files), count(s.directories), count(s.versions));
     let (logical, unique, stored) = (bytes(s.logical_bytes), bytes(s.unique_bytes), bytes(s.stored_bytes));
+    let inlined = match s.inlined_bytes {
+        0 => String::new(),
+        inlined => format!(", {} in the metadata until they move into packs", bytes(inlined)),
+    };
     let (chunks, groups) = (count(s.chunks), count(s.pgs));
     let (full, reduced, lost) = (count(s.chunks_full), count(s.chunks_reduced), count(s.chunks_lost));
     let (garbage, garbage_bytes) = (count(s.garbage_chunks), bytes(s.garbage_bytes));
     let mut rows = vec![
         ("files", format!("{files} files, {directories} directories, {versions} versions")),
-        ("data", format!("{logical} logical, {unique} unique ({saved} saved by deduplication), {stored} on disks")),
+        (
+            "data",
+            format!("{logical} logical, {unique} unique ({saved} saved by deduplication), {stored} on disks{inlined}"),
+        ),
         ("chunks", format!("{chunks} in {groups} groups: {full} full, {reduced} reduced, {lost} lost")),
         ("proof", proof(s)),
         ("repair", repair(s)),
@@ -341,7 +348,7 @@ pub fn document(s: &ClusterStatus) -> Value {
         "files": s.files,
         "directories": s.directories,
         "versions": s.versions,
-        "bytes": {"logical": s.logical_bytes, "unique": s.unique_bytes, "stored": s.stored_bytes},
+        "bytes": {"logical": s.logical_bytes, "unique": s.unique_bytes, "stored": s.stored_bytes, "in_metadata": s.inlined_bytes},
         "chunks": {"all": s.chunks, "full": s.chunks_full, "reduced": s.chunks_reduced, "lost": s.chunks_lost},
         "groups": s.pgs,
         "repair": {

@@ -186,12 +186,14 @@ impl Batch {
     }
 }
 
-/// Whether each extent of a file is a hole, or all of a chunk.
+/// Whether each extent of a file is a hole, or all of a chunk or of a content without a pack.
 fn fits(known: &OpenReadReply) -> bool {
     let Some(list) = &known.extents else { return false };
     let is_whole = |extent: &Extent| {
-        let chunk = list.chunks.iter().find(|chunk| chunk.chunk_id == extent.chunk_id);
-        extent.chunk_offset == 0 && chunk.is_some_and(|chunk| chunk.len_bytes == extent.len_bytes)
+        let chunk = list.chunks.iter().find(|chunk| chunk.chunk_id == extent.chunk_id).map(|chunk| chunk.len_bytes);
+        let inlined =
+            || list.content_of(extent).filter(|content| content.chunk_id == 0).map(|content| content.len_bytes);
+        extent.chunk_offset == 0 && chunk.or_else(inlined) == Some(extent.len_bytes)
     };
     list.extents.iter().all(|extent| extent.chunk_id == 0 || is_whole(extent))
 }

@@ -1,19 +1,20 @@
-//! The only writer of the table `contents`: named ranges of packs.
+//! The only writer of the table `contents`: named ranges of packs, and the bytes of tiny files that no pack has yet.
 //!
 //! A pack is a chunk whose bytes many small files share. Extents name a content by an id of its own, and its row says where it lies. The row
-//! counts one reference of the pack, and goes with the last extent that names it.
+//! counts one reference of the pack, and goes with the last extent that names it. A content without a pack has its bytes in its row.
 
 use crate::ctx::Ctx;
 use crate::db::Db;
-use crate::db::meta::draw;
+use crate::db::meta::{draw, uncount};
 use crate::db::sql::{FromRow, TableRow, args, row};
 use crate::error::{Result, corrupt_row};
 use rusqlite::OptionalExtension;
 use std::collections::HashMap;
+use tessera_failpoint as failpoint;
 pub use tessera_wire::meta::FIRST_CONTENT;
-use tessera_wire::meta::{ContentInfo, PackedContent};
+use tessera_wire::meta::{ChunkName, ContentInfo, PackedContent};
 
-row! { for ContentInfo { content_id, hash, len_bytes, chunk_id, chunk_offset } }
+row! { for ContentInfo { content_id, hash, len_bytes, chunk_id, chunk_offset, inlined } }
 
 /// Whether an extent that names `id` names a content.
 pub fn is_content(id: u64) -> bool {
@@ -35,18 +36,40 @@ pub fn insert(ctx: &mut Ctx<'_>, chunk_id: u64, content: &PackedContent) -> Resu
     Ok(content_id)
 }
 
-/// Adds `change` to the references of a content. If none is left, removes the row and returns its pack.
+/// Draws an id for a content that no pack has, and inserts it with its bytes, without references.
+///
+/// # Errors
+/// The database fails.
+pub fn insert_inlined(ctx: &mut Ctx<'_>, name: &ChunkName, bytes: &[u8]) -> Result<u64> {
+    assert_eq!(bytes.len() as u64, name.len_bytes, "the request was checked: {name:?}");
+    let content_id = draw(&mut ctx.meta.next_content);
+    ctx.db.run(
+        "INSERT INTO contents (content_id, chunk_id, chunk_offset, len_bytes, hash, refs, inlined) VALUES (?1, 0, 0, ?2, ?3, 0, ?4)",
+        args![content_id, name.len_bytes, &name.hash[..], bytes],
+    )?;
+    ctx.meta.inlined_bytes += name.len_bytes;
+    Ok(content_id)
+}
+
+/// Adds `change` to the references of a content. If none is left, removes the row and returns its pack, if it has one.
 ///
 /// # Errors
 /// The database fails, or the row cannot have that count.
-pub fn change_refs(ctx: &Ctx<'_>, content_id: u64, change: i64) -> Result<Option<u64>> {
+pub fn change_refs(ctx: &mut Ctx<'_>, content_id: u64, change: i64) -> Result<Option<u64>> {
     let sql = "UPDATE contents SET refs = refs + ?2 WHERE content_id = ?1 AND refs + ?2 > 0";
     if change != 0 && ctx.db.run(sql, args![content_id, change])? == 1 {
         return Ok(None);
     }
-    let sql = "DELETE FROM contents WHERE content_id = ?1 AND refs + ?2 = 0 RETURNING chunk_id";
-    if let Some(chunk_id) = ctx.db.first(sql, args![content_id, change])? {
-        return Ok(Some(chunk_id));
+    let sql = "DELETE FROM contents WHERE content_id = ?1 AND refs + ?2 = 0 RETURNING chunk_id, len_bytes";
+    match ctx.db.first(sql, args![content_id, change])? {
+        Some((0u64, len_bytes)) => {
+            if !failpoint::is_active("manager.inlined_leak") {
+                uncount(&mut ctx.meta.inlined_bytes, len_bytes, "inlined_bytes")?;
+            }
+            return Ok(None);
+        }
+        Some((chunk_id, _)) => return Ok(Some(chunk_id)),
+        None => {}
     }
     match change == 0 && find(ctx.db, content_id)?.is_some() {
         true => Ok(None),
@@ -81,7 +104,7 @@ pub fn by_place(db: &Db, chunk_id: u64) -> rusqlite::Result<ByPlace> {
     Ok(found)
 }
 
-/// Moves a content to a place in another pack, if it lies in `from` still and has this name and length there.
+/// Moves a content from one pack to a place in another, if it lies in `from` still and has this name and length there.
 ///
 /// # Errors
 /// The database fails.
@@ -91,7 +114,10 @@ pub fn relocate(
     from: u64,
     (chunk_id, to): (u64, &PackedContent),
 ) -> rusqlite::Result<bool> {
-    assert!(from != chunk_id && !is_content(chunk_id), "content {content_id}: moved from {from} to {chunk_id}");
+    assert!(
+        from != 0 && from != chunk_id && !is_content(chunk_id),
+        "content {content_id}: moved from {from} to {chunk_id}"
+    );
     let sql = "UPDATE contents SET chunk_id = ?3, chunk_offset = ?4
                WHERE content_id = ?1 AND chunk_id = ?2 AND hash = ?5 AND len_bytes = ?6";
     let moved = ctx.db.run(sql, args![content_id, from, chunk_id, to.offset, to.hash, to.len_bytes])?;

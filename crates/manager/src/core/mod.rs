@@ -400,6 +400,7 @@ impl ManagerCore {
             ("chunks", self.meta.chunks),
             ("unique_bytes", self.meta.unique_bytes),
             ("stored_bytes", self.meta.stored_bytes),
+            ("inlined_bytes", self.meta.inlined_bytes),
             ("members_waiting_for_room", self.soft.cluster.waiting(WaitReason::NoRoom)),
             ("members_waiting_for_host", self.soft.cluster.waiting(WaitReason::NoHost)),
             ("metadata_compared_ms", self.soft.comparison.last.ended_ns.max(0) as u64 / 1_000_000),

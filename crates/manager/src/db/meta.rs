@@ -58,6 +58,8 @@ row! {
         pub unique_bytes: u64,
         /// Their fragments' bytes.
         pub stored_bytes: u64,
+        /// Bytes of contents that lie in no pack but in the metadata.
+        pub inlined_bytes: u64,
     }
 }
 

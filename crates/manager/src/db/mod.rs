@@ -33,7 +33,7 @@ use tessera_pagesum::page::{self, PAGE_BYTES};
 use tessera_pagesum::{Damage, Watch};
 
 /// Version of the schema this build writes.
-pub const SCHEMA_VERSION: i64 = 2;
+pub const SCHEMA_VERSION: i64 = 3;
 const SCHEMA: &str = include_str!("schema.sql");
 /// Name of the database in the manager's directory.
 pub const FILE_NAME: &str = "manager.db";
@@ -56,7 +56,11 @@ const CHECKPOINT_PAGES: u64 = 8192;
 pub(crate) const LOG_KEPT_BYTES: u64 = 2 * CHECKPOINT_PAGES * PAGE_BYTES as u64;
 
 /// Steps from schema version `i + 1` to `i + 2`.
-const MIGRATIONS: &[&str] = &["CREATE TABLE unpacked (ino INTEGER PRIMARY KEY, since_ns INTEGER NOT NULL)"];
+const MIGRATIONS: &[&str] = &[
+    "CREATE TABLE unpacked (ino INTEGER PRIMARY KEY, since_ns INTEGER NOT NULL)",
+    "ALTER TABLE contents ADD COLUMN inlined BLOB NOT NULL DEFAULT x'';
+     ALTER TABLE meta ADD COLUMN inlined_bytes INTEGER NOT NULL DEFAULT 0",
+];
 const _: () = assert!(MIGRATIONS.len() as i64 == SCHEMA_VERSION - 1);
 
 /// A failure that a test injects into the next [`Db::commit`].

@@ -1,4 +1,4 @@
--- The data model of Tessera's manager, version 2 (PRAGMA user_version; db.rs checks and migrates it).
+-- The data model of Tessera's manager, version 3 (PRAGMA user_version; db.rs checks and migrates it).
 --
 -- Conventions:
 --   * Every id comes from a counter in `meta` and is never used twice.
@@ -38,7 +38,8 @@ CREATE TABLE meta (
     logical_bytes       INTEGER NOT NULL DEFAULT 0,    -- sum of versions.data_bytes
     chunks              INTEGER NOT NULL DEFAULT 0,    -- committed chunks
     unique_bytes        INTEGER NOT NULL DEFAULT 0,    -- their len_bytes
-    stored_bytes        INTEGER NOT NULL DEFAULT 0     -- their fragments' bytes
+    stored_bytes        INTEGER NOT NULL DEFAULT 0,    -- their fragments' bytes
+    inlined_bytes       INTEGER NOT NULL DEFAULT 0     -- sum of contents.len_bytes where chunk_id is 0
 );
 
 ---------------------------------------------------------------------------------------------- namespace
@@ -207,14 +208,15 @@ CREATE INDEX chunks_unreferenced ON chunks (kept, zero_since_ns) WHERE refs = 0;
 
 -- A named range of a chunk that is a pack: the content of a small file, or a piece of it. Extents name it as they name chunks, so a
 -- pack is written anew by changing rows here and no page. `refs` = extents in pages, staged_pages and dropped_pages that name it; at
--- 0 the row goes.
+-- 0 the row goes. A content of a tiny file lies here itself until the file moves into a pack (`inlined`).
 CREATE TABLE contents (
     content_id   INTEGER PRIMARY KEY,                 -- from 2^48 on; never reused
-    chunk_id     INTEGER NOT NULL,                    -- the pack
+    chunk_id     INTEGER NOT NULL,                    -- the pack; 0: none
     chunk_offset INTEGER NOT NULL,
     len_bytes    INTEGER NOT NULL,
     hash         BLOB    NOT NULL,                    -- BLAKE3-256, as the writer gave it; readers compare
-    refs         INTEGER NOT NULL
+    refs         INTEGER NOT NULL,
+    inlined      BLOB    NOT NULL DEFAULT x''         -- its bytes, if chunk_id is 0
 );
 CREATE INDEX contents_by_chunk ON contents (chunk_id, len_bytes);
 

@@ -24,8 +24,8 @@ use crate::namespace::hints::HintSet;
 use crate::namespace::inodes::{self, Inode};
 use crate::namespace::names;
 use crate::soft::Effect;
-use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::collections::{BTreeMap, HashMap};
 use tessera_failpoint as failpoint;
 use tessera_policy::{Durability, Policy};
 use tessera_stripe::ClassLayout;
@@ -54,7 +54,7 @@ pub fn commit(ctx: &mut Ctx, request: &Commit) -> Result<CommitReply> {
     }
     check_fence(ctx, request, session.ino)?;
     let policy = HintSet::read(&session.hints).policy()?;
-    commit_in(ctx, request, session, &policy)
+    commit_in(ctx, request, session, (&policy, Inlined::new()))
 }
 
 /// Refuses a commit under locks that its client does not hold any more. Locks are soft state, so the answer is recorded.
@@ -71,6 +71,9 @@ fn check_fence(ctx: &mut Ctx, request: &Commit, ino: u64) -> Result<()> {
     refuse(Code::LockLost, text)
 }
 
+/// The contents without packs that a commit has brought, by their ids.
+pub(super) type Inlined = BTreeMap<u64, ChunkName>;
+
 /// A commit while it is applied.
 pub(super) struct Committer<'a> {
     request: &'a Commit,
@@ -82,11 +85,17 @@ pub(super) struct Committer<'a> {
     pub new_bytes: u64,
     /// Fragments left to be stored later.
     pub missing: u64,
+    inlined: Inlined,
 }
 
 /// Applies a commit of `session`.
-pub(crate) fn commit_in(ctx: &mut Ctx, request: &Commit, session: Session, policy: &Policy) -> Result<CommitReply> {
-    let mut commit = Committer::new(request, session, policy)?;
+pub(super) fn commit_in(
+    ctx: &mut Ctx,
+    request: &Commit,
+    session: Session,
+    (policy, inlined): (&Policy, Inlined),
+) -> Result<CommitReply> {
+    let mut commit = Committer { inlined, ..Committer::new(request, session, policy)? };
     let stale = commit.accept_chunks(ctx)?;
     if !stale.is_empty() {
         return stale_reply(ctx, stale);
@@ -141,7 +150,8 @@ impl<'a> Committer<'a> {
     /// A commit whose request itself is right.
     pub fn new(request: &'a Commit, session: Session, policy: &'a Policy) -> Result<Committer<'a>> {
         let mode = check(request, &session)?;
-        Ok(Committer { request, session, policy, mode, refs: RefChanges::default(), new_bytes: 0, missing: 0 })
+        let (refs, inlined) = (RefChanges::default(), Inlined::new());
+        Ok(Committer { request, session, policy, mode, refs, new_bytes: 0, missing: 0, inlined })
     }
 
     /// Checks every chunk that the commit names. Returns the chunks that must be stored again; if there are any, nothing is
@@ -154,14 +164,15 @@ impl<'a> Committer<'a> {
                 return invalid(format!("chunk {} is acknowledged twice", ack.chunk_id));
             }
         }
-        let chunks = named_chunks(ctx, request, session)?;
+        let chunks = named_chunks(ctx, request, session, &self.inlined)?;
         for ack in request.acks.iter().filter(|ack| !chunks.contains_key(&ack.chunk_id)) {
             Chunk::load(ctx, session, ack.chunk_id)?; // Acknowledged, not used: harmless if it exists.
         }
         let look_at_missing = missing::any(ctx.db)?;
         let mut stale = Vec::new();
         let mut writes = Vec::new();
-        let (mut new_bytes, mut missing) = (0, 0);
+        let inlined_bytes: u64 = self.inlined.values().map(|name| name.len_bytes).sum();
+        let (mut new_bytes, mut missing) = (inlined_bytes, 0);
         let mut ids: Vec<u64> = chunks.keys().copied().collect();
         ids.sort_unstable();
         for id in ids {
@@ -191,7 +202,8 @@ impl<'a> Committer<'a> {
         if !stale.is_empty() {
             return Ok(stale);
         }
-        assert!(new_bytes <= chunks.values().map(|c| c.len_bytes).sum(), "new bytes are bytes of named chunks");
+        let named_bytes = chunks.values().map(|c| c.len_bytes).sum::<u64>() + inlined_bytes;
+        assert!(new_bytes <= named_bytes, "{new_bytes} new bytes of {named_bytes} named ones");
         for (id, pg, verdict) in writes {
             let chunk = &chunks[&id];
             chunk.write(ctx, &pg, &*ctx.class(chunk.class_id)?, &verdict)?;
@@ -251,7 +263,7 @@ impl<'a> Committer<'a> {
             versions::trim(ctx, &inode, self.policy.lifetime, &mut self.refs)?;
         }
         expiry::note(ctx, &inode, self.policy)?;
-        unpacked::note(ctx, &inode, self.policy, &request.extents)?;
+        unpacked::note(ctx, &inode, self.policy, &request.extents, !self.inlined.is_empty())?;
         end_session(ctx, request, &self.session, &inode)?;
         Ok(CommitReply {
             ino: inode.ino,
@@ -312,30 +324,40 @@ impl<'a> Committer<'a> {
     }
 }
 
-fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session) -> Result<HashMap<u64, Chunk>> {
+/// The chunks that a commit names, once its extents are checked against what they name.
+fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session, inlined: &Inlined) -> Result<HashMap<u64, Chunk>> {
     let mut chunks: HashMap<u64, Chunk> = HashMap::with_capacity(request.extents.len());
     for extent in request.extents.iter().filter(|extent| extent.chunk_id != 0) {
+        if let Some(name) = inlined.get(&extent.chunk_id) {
+            check_extent(extent, &name.hash, name.len_bytes)?;
+            continue;
+        }
         let chunk = match chunks.entry(extent.chunk_id) {
             Entry::Occupied(there) => there.into_mut(),
             Entry::Vacant(free) => free.insert(Chunk::load(ctx, session, extent.chunk_id)?),
         };
-        let stored = Extent::prefix_of(&chunk.hash);
-        if extent.name_prefix != stored {
-            return invalid(format!(
-                "extent at {}: the name of chunk {} starts with {stored:016x}, not with {:016x}; ask AllocateChunks about the \
-                 bytes again",
-                extent.offset, extent.chunk_id, extent.name_prefix
-            ));
-        }
-        let end = extent.chunk_offset.checked_add(extent.len_bytes);
-        if end.is_none_or(|end| end > chunk.len_bytes) {
-            return invalid(format!(
-                "extent at {}: {} bytes from {} on, but chunk {} has {} bytes",
-                extent.offset, extent.len_bytes, extent.chunk_offset, extent.chunk_id, chunk.len_bytes
-            ));
-        }
+        check_extent(extent, &chunk.hash, chunk.len_bytes)?;
     }
     Ok(chunks)
+}
+
+/// Refuses an extent that is not within what it names, or knows it by another name.
+fn check_extent(extent: &Extent, hash: &[u8], named_bytes: u64) -> Result<()> {
+    let &Extent { offset, len_bytes, chunk_id, chunk_offset, name_prefix } = extent;
+    let stored = Extent::prefix_of(hash);
+    if name_prefix != stored {
+        return invalid(format!(
+            "extent at {offset}: the name of chunk {chunk_id} starts with {stored:016x}, not with {name_prefix:016x}; ask AllocateChunks \
+             about the bytes again"
+        ));
+    }
+    let end = chunk_offset.checked_add(len_bytes);
+    if end.is_none_or(|end| end > named_bytes) {
+        return invalid(format!(
+            "extent at {offset}: {len_bytes} bytes from {chunk_offset} on, but chunk {chunk_id} has {named_bytes} bytes"
+        ));
+    }
+    Ok(())
 }
 
 /// Refuses a chunk with too few acknowledgements. Pessimistic durability requires all fragments, optimistic durability as

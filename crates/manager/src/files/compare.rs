@@ -108,7 +108,8 @@ impl Comparison<'_> {
         let (len_bytes, name) = if contents::is_content(extent.chunk_id) {
             let content = contents::find(self.db, extent.chunk_id)?;
             let Some(content) = content.filter(|content| content.hash.len() == 32) else { return Ok(None) };
-            if self.chunk(content.chunk_id)?.is_none() {
+            let in_metadata = content.chunk_id == 0;
+            if !in_metadata && self.chunk(content.chunk_id)?.is_none() {
                 return Ok(None);
             }
             (content.len_bytes, content.hash.try_into().unwrap_or_default())

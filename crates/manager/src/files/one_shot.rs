@@ -5,7 +5,11 @@
 //! A preallocated id is a pending chunk with a group and without a name. The session that drew it protects it from garbage
 //! collection like any pending chunk (P4). The commit does the dedup lookup: if the content is already stored, the file gets
 //! the stored chunk, and the preallocated chunk becomes garbage.
+//!
+//! A tiny file needs no chunk: the commit brings its bytes, and the metadata keeps them until the file moves into a pack
+//! ([`crate::files::unpacked`]). They are as safe as the file's name, and no node is asked.
 
+use crate::chunks::contents;
 use crate::chunks::dedup::{self, DedupQuery};
 use crate::chunks::table::{self, NewChunk, PENDING, SCOPE_NONE};
 use crate::ctx::Ctx;
@@ -13,15 +17,17 @@ use crate::db::meta::draw;
 use crate::db::sessions::{Session, WRITER};
 use crate::db::sql::args;
 use crate::error::{Failure, Result, invalid, refuse};
+use crate::files::commit::Inlined;
 use crate::files::open::{self, OpenedWriter};
-use crate::files::{commit, sessions};
+use crate::files::{commit, sessions, unpacked};
 use crate::map::delta;
 use crate::namespace::names;
 use crate::placement::groups;
 use crate::placement::room::Purpose;
 use crate::placement::select::{self, ChunkSpec};
 use std::collections::HashMap;
-use tessera_policy::{Placement, Policy};
+use tessera_failpoint as failpoint;
+use tessera_policy::{Lifetime, Placement, Policy};
 use tessera_wire::Code;
 use tessera_wire::meta::*;
 
@@ -29,6 +35,10 @@ use tessera_wire::meta::*;
 const MAX_PREALLOCATED: u32 = 256;
 /// Expected length of a preallocated chunk, for the choice of its group.
 const EXPECTED_BYTES: u64 = 64 << 10;
+/// Most bytes of tiny files in the metadata. Databases, snapshots and new managers carry all of them.
+const MOST_INLINED_BYTES: u64 = 128 << 20;
+/// Most of them of one file.
+const MOST_INLINED_OF_FILE: u64 = 16 << 10;
 
 /// Draws the preallocated chunks that `request` asks for, of class `spec`. `None` if the policy asks for certain hosts, or if
 /// there is no space.
@@ -92,15 +102,20 @@ pub(crate) fn preallocate(
 pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &OpenWrite) -> Result<CommitReply> {
     check(ctx, request, open_request)?;
     let OpenedWriter { session, policy, .. } = open::begin(ctx, open_request)?;
-    let known = fill(ctx, &session, &policy, request, open_request)?;
-    let mut request = request.clone();
+    let Filled { known, inlined } = fill(ctx, &session, &policy, request, open_request)?;
+    let mut request = Commit { inlined: Vec::new(), ..request.clone() };
     for extent in &mut request.extents {
-        extent.chunk_id = known.get(&extent.chunk_id).copied().unwrap_or(extent.chunk_id);
+        let stored = known.get(&extent.chunk_id).or_else(|| inlined.ids.get(&extent.chunk_id));
+        extent.chunk_id = stored.copied().unwrap_or(extent.chunk_id);
     }
     request.acks.retain(|ack| !known.contains_key(&ack.chunk_id));
     let spec = open::scheme_spec(&open_request.redundancy, &policy, request.size_bytes)?;
     let writer = session.clone();
-    let mut reply = commit::commit_in(ctx, &request, session, &policy)?;
+    let is_inlined = !inlined.ids.is_empty();
+    let mut reply = commit::commit_in(ctx, &request, session, (&policy, inlined.contents))?;
+    if is_inlined && !reply.stale.is_empty() {
+        return refuse(Code::SessionExpired, "content that was stored before is not complete; open the file");
+    }
     if reply.stale.is_empty() && open_request.preallocate > 0 {
         reply.preallocated = preallocate(ctx, &writer, &policy, &spec, open_request)?;
     }
@@ -113,7 +128,23 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &Op
     Ok(reply)
 }
 
-/// Whether the client has stored nothing under an id: it names content that it believes to be here.
+/// What became of the chunks that a commit names.
+#[derive(Default)]
+struct Filled {
+    /// The client's id of each that is stored already: the stored chunk.
+    known: HashMap<u64, u64>,
+    inlined: InlinedIds,
+}
+
+/// Contents that the commit brought.
+#[derive(Default)]
+struct InlinedIds {
+    /// By the client's ids.
+    ids: HashMap<u64, u64>,
+    contents: Inlined,
+}
+
+/// Whether the client has stored nothing under an id: it names content that it believes to be here, or brings it.
 fn is_of_known(id: u64) -> bool {
     id >= KNOWN_ID
 }
@@ -128,6 +159,7 @@ fn check(ctx: &Ctx, request: &Commit, open_request: &OpenWrite) -> Result<()> {
         return invalid(format!("{filled} preallocated ids for {chunks} chunks; send one for each"));
     }
     dedup::check(&open_request.chunks)?;
+    check_inlined(request, open_request)?;
     let mut ids = request.preallocated_ids.clone();
     ids.sort_unstable();
     ids.dedup();
@@ -140,16 +172,58 @@ fn check(ctx: &Ctx, request: &Commit, open_request: &OpenWrite) -> Result<()> {
     Ok(())
 }
 
-/// Names the content of the preallocated chunks. Returns those whose content is already stored, with the stored chunk.
+/// Checks the bytes that a commit brings: they are what the names say (P2), and the file has all of them.
+fn check_inlined(request: &Commit, open_request: &OpenWrite) -> Result<()> {
+    if request.inlined.is_empty() {
+        return Ok(());
+    }
+    if request.inlined.len() != open_request.chunks.len() || !request.preallocated_ids.iter().all(|id| is_of_known(*id))
+    {
+        let (brought, chunks) = (request.inlined.len(), open_request.chunks.len());
+        return invalid(format!(
+            "the bytes of {brought} of {chunks} chunks; send those of each, under ids of your own"
+        ));
+    }
+    for (at, (name, bytes)) in open_request.chunks.iter().zip(&request.inlined).enumerate() {
+        let is_equal = name.len_bytes == bytes.len() as u64 && name.hash[..] == blake3::hash(bytes).as_bytes()[..];
+        if !is_equal && !failpoint::is_active("manager.inlined_unlooked") {
+            return invalid(format!("the bytes of chunk {at} are not what its name says; check this machine's memory"));
+        }
+        if !request.extents.iter().any(|extent| extent.chunk_id == request.preallocated_ids[at]) {
+            return invalid(format!("no extent names chunk {at}, whose bytes the commit brings"));
+        }
+    }
+    Ok(())
+}
+
+/// Refuses bytes that the metadata does not take: they would not leave it for a pack, or there are too many already.
+fn admit_inlined(ctx: &Ctx, policy: &Policy, request: &Commit) -> Result<()> {
+    let bytes: u64 = request.inlined.iter().map(|bytes| bytes.len() as u64).sum();
+    // Older versions do not move.
+    let keeps_one = policy.lifetime == Lifetime::Replace { versions: 1 };
+    if !keeps_one || !unpacked::gains(request.size_bytes, policy) {
+        return refuse(Code::SessionExpired, "a file of this policy does not move into a pack; store its chunks");
+    }
+    match (bytes > MOST_INLINED_OF_FILE, ctx.meta.inlined_bytes.saturating_add(bytes) > MOST_INLINED_BYTES) {
+        (true, _) => refuse(Code::SessionExpired, "the file is not tiny; store its chunks"),
+        (_, true) => {
+            refuse(Code::SessionExpired, "the metadata has as many bytes of tiny files as it takes; store the chunks")
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Names the content of the preallocated chunks, and keeps what the commit brought.
 fn fill(
     ctx: &mut Ctx,
     session: &Session,
     policy: &Policy,
     request: &Commit,
     open_request: &OpenWrite,
-) -> Result<HashMap<u64, u64>> {
+) -> Result<Filled> {
+    let mut filled = Filled::default();
     if open_request.chunks.is_empty() {
-        return Ok(HashMap::new());
+        return Ok(filled);
     }
     let spec = open::scheme_spec(&open_request.redundancy, policy, request.size_bytes)?;
     let class = groups::class_for(ctx, &spec)?;
@@ -161,14 +235,22 @@ fn fill(
     }
     let question = DedupQuery::new(ctx, session, policy, &class, &[])?;
     let scope = dedup::scope(policy, session.ino);
-    let mut known = HashMap::new();
-    for (&preallocated_id, name) in request.preallocated_ids.iter().zip(&open_request.chunks) {
+    if !request.inlined.is_empty() {
+        admit_inlined(ctx, policy, request)?;
+    }
+    for (at, (&preallocated_id, name)) in request.preallocated_ids.iter().zip(&open_request.chunks).enumerate() {
         let preallocated = match is_of_known(preallocated_id) {
             true => None,
             false => Some(preallocated_group(ctx, session, class.class_id, preallocated_id)?),
         };
         if let Some(there) = question.reuse(ctx, name, None)?.filter(|a| a.state() == ChunkState::Durable) {
-            known.insert(preallocated_id, there.chunk_id);
+            filled.known.insert(preallocated_id, there.chunk_id);
+            continue;
+        }
+        if let Some(bytes) = request.inlined.get(at) {
+            let content_id = contents::insert_inlined(ctx, name, bytes)?;
+            filled.inlined.ids.insert(preallocated_id, content_id);
+            filled.inlined.contents.insert(content_id, name.clone());
             continue;
         }
         let Some(pg_id) = preallocated else {
@@ -179,7 +261,7 @@ fn fill(
         };
         table::name_preallocated(ctx, preallocated_id, (pg_id, class.class_id), name, scope)?;
     }
-    Ok(known)
+    Ok(filled)
 }
 
 /// Group of a preallocated chunk that has no name yet.

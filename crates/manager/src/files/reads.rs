@@ -5,7 +5,7 @@ use crate::chunks::{contents, missing};
 use crate::ctx::View;
 use crate::db::sql::{FromRow, TableRow, args};
 use crate::db::{Db, cache};
-use crate::error::{Failure, Result, invalid, refuse};
+use crate::error::{Failure, Result, corrupt_row, invalid, refuse};
 use crate::files::sessions;
 use crate::files::versions;
 use crate::internal::ReaderRow;
@@ -153,7 +153,7 @@ fn extents(view: &View, reader: &Reader, offset: u64, len: u64, known_map_versio
 fn with_chunks(db: &Db, extents: Vec<Extent>, next_offset: u64) -> Result<ListExtentsReply> {
     let mut ids: BTreeSet<u64> = extents.iter().map(|e| e.chunk_id).filter(|&chunk| chunk != 0).collect();
     let contents = content_infos(db, ids.split_off(&contents::FIRST_CONTENT))?;
-    ids.extend(contents.iter().map(|content| content.chunk_id));
+    ids.extend(contents.iter().map(|content| content.chunk_id).filter(|&pack| pack != 0));
     let chunks = chunk_infos(db, &ids)?;
     Ok(ListExtentsReply { extents, chunks, next_offset, contents, ..ListExtentsReply::default() })
 }
@@ -199,7 +199,7 @@ pub fn list_packs(db: &Db, request: &ListPacks) -> Result<ListPacksReply> {
 fn content_infos(db: &Db, ids: BTreeSet<u64>) -> Result<Vec<ContentInfo>> {
     let info = |id| match contents::find(db, id)? {
         Some(content) => Ok(content),
-        None => refuse(Code::Internal, format!("content {id} is referred to and has no row (P4)")),
+        None => Err(corrupt_row(format!("contents, row {id}"), "a page names it, and it is not there (P4)").into()),
     };
     ids.into_iter().map(info).collect()
 }
@@ -211,7 +211,8 @@ fn chunk_infos(db: &Db, ids: &BTreeSet<u64>) -> Result<Vec<ChunkInfo>> {
     for &chunk_id in ids {
         let missing = if any_missing { missing::of_chunk(db, chunk_id)? } else { Vec::new() };
         let Some(chunk) = select.query_row(args![chunk_id], ChunkInfo::of).optional()? else {
-            return refuse(Code::Internal, format!("chunk {chunk_id} is referred to and has no row (P4)"));
+            let row = format!("chunks, row {chunk_id}");
+            return Err(corrupt_row(row, "a page or a content names it, and it is not there (P4)").into());
         };
         chunks.push(ChunkInfo { missing, ..chunk });
     }

@@ -26,13 +26,17 @@ pub(super) const MOST_BYTES: u64 = 128 << 10;
 /// Files that one answer to [`ListUnpacked`] looks at.
 const FILES_PER_ANSWER: usize = 4_096;
 
-/// Notes after a commit that wrote `extents` whether the file waits for a pack.
+/// Notes after a commit that wrote `extents` whether the file waits for a pack. `inlined`: the commit brought the contents that they name.
 ///
 /// # Errors
 /// The database fails.
-pub fn note(ctx: &Ctx, inode: &Inode, policy: &Policy, extents: &[Extent]) -> Result<()> {
-    let has_chunks = extents.iter().any(|extent| extent.chunk_id != 0 && !contents::is_content(extent.chunk_id));
-    if has_chunks && gains(inode, policy) {
+pub fn note(ctx: &Ctx, inode: &Inode, policy: &Policy, extents: &[Extent], inlined: bool) -> Result<()> {
+    let mut named = extents.iter().map(|extent| extent.chunk_id).filter(|id| *id != 0).peekable();
+    if named.peek().is_none() {
+        return Ok(()); // A cut: what is left of the file waits as before.
+    }
+    let in_pack = !inlined && named.all(contents::is_content);
+    if !in_pack && gains(inode.size_bytes, policy) {
         let sql = "INSERT OR REPLACE INTO unpacked (ino, since_ns) VALUES (?1, ?2)";
         ctx.db.run(sql, args![inode.ino, ctx.now_ns])?;
     } else if inode.version_number > 1 {
@@ -41,14 +45,11 @@ pub fn note(ctx: &Ctx, inode: &Inode, policy: &Policy, extents: &[Extent]) -> Re
     Ok(())
 }
 
-/// Whether a pack stores the file in less space than its policy does for short files.
-fn gains(inode: &Inode, policy: &Policy) -> bool {
-    let is_small = (1..=MOST_BYTES).contains(&inode.size_bytes);
+/// Whether a pack stores a file of this length in less space than its policy does for short files.
+pub(super) fn gains(size_bytes: u64, policy: &Policy) -> bool {
+    let is_small = (1..=MOST_BYTES).contains(&size_bytes);
     let stays = !matches!(policy.lifetime, Lifetime::Purge { .. });
-    is_small
-        && stays
-        && packs::check_policy(policy).is_ok()
-        && policy.scheme(inode.size_bytes) != policy.scheme(u64::MAX)
+    is_small && stays && packs::check_policy(policy).is_ok() && policy.scheme(size_bytes) != policy.scheme(u64::MAX)
 }
 
 /// Takes note of changed hints: a file that may share no chunk any more waits no more.
@@ -56,7 +57,7 @@ fn gains(inode: &Inode, policy: &Policy) -> bool {
 /// # Errors
 /// The database fails, or the hints are damaged.
 pub fn hints_changed(ctx: &Ctx, inode: &Inode) -> Result<()> {
-    match inode.is_file() && gains(inode, &HintSet::read(&inode.hints).policy()?) {
+    match inode.is_file() && gains(inode.size_bytes, &HintSet::read(&inode.hints).policy()?) {
         true => Ok(()),
         false => Ok(forget(ctx.db, inode.ino)?),
     }
@@ -102,7 +103,7 @@ pub(super) fn move_files(
             continue;
         };
         let policy = HintSet::read(&inode.hints).policy()?;
-        if inode.is_file() && gains(&inode, &policy) {
+        if inode.is_file() && gains(inode.size_bytes, &policy) {
             if rules.admit(&policy, inode.domain).is_err() {
                 continue; // It belongs into another pack.
             }
@@ -114,7 +115,8 @@ pub(super) fn move_files(
     Ok(moved)
 }
 
-/// Moves one file, if each extent of its current version is a whole chunk that the place named for it equals.
+/// Moves one file, if each extent of its current version is a whole chunk, or a whole content without a pack, that the place named for it
+/// equals.
 fn move_file(
     ctx: &mut Ctx,
     file: &MovedFile,
@@ -127,13 +129,12 @@ fn move_file(
         return Ok(false);
     }
     for (extent, place) in extents.iter().zip(&file.places) {
-        if extent.chunk_id == 0 || contents::is_content(extent.chunk_id) {
-            return Ok(false);
-        }
         let content = places.content(*place);
-        let chunk = Chunk::find(ctx, extent.chunk_id)?;
-        let is_equal =
-            chunk.is_some_and(|chunk| chunk.hash == content.hash[..] && chunk.len_bytes == content.len_bytes);
+        let named = match contents::is_content(extent.chunk_id) {
+            true => contents::find(ctx.db, extent.chunk_id)?.filter(|c| c.chunk_id == 0).map(|c| (c.hash, c.len_bytes)),
+            false => Chunk::find(ctx, extent.chunk_id)?.map(|chunk| (chunk.hash, chunk.len_bytes)),
+        };
+        let is_equal = named.is_some_and(|(hash, len_bytes)| hash == content.hash && len_bytes == content.len_bytes);
         if !is_equal && !failpoint::is_active("manager.moves_files_unlooked") {
             return Ok(false);
         }

@@ -31,7 +31,7 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
         versions: meta.versions,
         chunks: meta.chunks,
         logical_bytes: meta.logical_bytes,
-        unique_bytes: meta.unique_bytes,
+        unique_bytes: meta.unique_bytes + meta.inlined_bytes,
         stored_bytes: meta.stored_bytes,
         chunks_full: redundancy.full,
         chunks_reduced: redundancy.reduced,
@@ -58,6 +58,7 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
         surplus_managers: view.soft.surplus_managers.clone(),
         comparison: Some(view.soft.comparison.last.clone()),
         members_waiting: view.soft.cluster.members_waiting.clone(),
+        inlined_bytes: meta.inlined_bytes,
     })
 }
 

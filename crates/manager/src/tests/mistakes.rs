@@ -1,6 +1,6 @@
 //! Failpoints in the core, each caught by the test of the promise it breaks.
 
-use super::{files, leases, locks, names, packs, receipts, restart, unpacked};
+use super::{files, inlined, leases, locks, names, packs, receipts, restart, unpacked};
 use crate::group::tests::p7_a_read_waits_for_the_entry_that_it_may_show;
 use tessera_failpoint as failpoint;
 
@@ -11,7 +11,7 @@ fn mistakes_are_caught() {
         std::panic::catch_unwind(scenario).is_err()
     };
     let model = || files::cases(2_000);
-    let table: [(&str, fn()); 20] = [
+    let table: [(&str, fn()); 21] = [
         ("manager.answers_before_commit", p7_a_read_waits_for_the_entry_that_it_may_show),
         ("manager.repeats_apply", restart::p8_a_request_sent_twice_has_one_effect_and_one_answer),
         ("manager.pages_dropped_early", model),
@@ -20,6 +20,7 @@ fn mistakes_are_caught() {
         ("manager.packs_leak", packs::files_of_a_pack_appear_together_and_share_its_chunk),
         ("manager.moved_files_leak", unpacked::cold_small_files_move_into_a_pack),
         ("manager.moves_files_unlooked", unpacked::a_file_stays_where_it_is_unless_all_fits),
+        ("manager.inlined_unlooked", inlined::bytes_that_are_not_what_they_are_called_are_refused),
         ("manager.no_recall", leases::a_change_waits_for_the_holders_answer),
         ("manager.names_not_rechecked", leases::a_command_that_waited_recalls_what_its_names_stand_for_by_then),
         ("manager.repeat_grants_lease", leases::a_repeated_answer_grants_no_lease),

@@ -8,6 +8,7 @@ mod compare;
 mod expiry;
 mod files;
 mod garbage;
+mod inlined;
 mod leases;
 mod locks;
 mod log;

@@ -4,7 +4,7 @@ use crate::rig::{Rig, acks, chunk};
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Extent};
 
-const POLICY: &[(&str, &str)] = &[("redundancy", "auto:2+1")];
+pub(super) const POLICY: &[(&str, &str)] = &[("redundancy", "auto:2+1")];
 
 /// Stores a file by itself. Each byte of `content` stands for a chunk of 100 bytes.
 fn put(rig: &mut Rig, name: &str, hints: &[(&str, &str)], content: &[u8]) -> CommitReply {
@@ -13,7 +13,7 @@ fn put(rig: &mut Rig, name: &str, hints: &[(&str, &str)], content: &[u8]) -> Com
     rig.ask(&request).unwrap()
 }
 
-fn unpacked(rig: &mut Rig, unwritten_ms: u64) -> Vec<u64> {
+pub(super) fn unpacked(rig: &mut Rig, unwritten_ms: u64) -> Vec<u64> {
     let reply = rig.ask(&ListUnpacked { after: 0, unwritten_ms }).unwrap();
     assert_eq!(reply.next_after, 0);
     reply.inos
@@ -30,12 +30,38 @@ fn move_into(
     (c, contents): (u8, &[u8]),
     moved_files: Vec<MovedFile>,
 ) -> Result<CommitReply, tessera_wire::Error> {
+    let contents = contents.iter().map(|c| (chunk(*c).hash.to_vec(), 100)).collect();
+    move_named_into(rig, like, (c, contents), moved_files)
+}
+
+/// The same with a pack of these bytes.
+pub(super) fn move_bytes_into(
+    rig: &mut Rig,
+    like: &CommitReply,
+    parts: &[&[u8]],
+    moved_files: Vec<MovedFile>,
+) -> Result<CommitReply, tessera_wire::Error> {
+    let contents = parts.iter().map(|part| (blake3::hash(part).as_bytes().to_vec(), part.len() as u64)).collect();
+    move_named_into(rig, like, (9, contents), moved_files)
+}
+
+/// `contents`: names and lengths.
+fn move_named_into(
+    rig: &mut Rig,
+    like: &CommitReply,
+    (c, contents): (u8, Vec<(Vec<u8>, u64)>),
+    moved_files: Vec<MovedFile>,
+) -> Result<CommitReply, tessera_wire::Error> {
     let op_id = rig.op();
     let session_id = rig.ask(&OpenWrite { op_id, ino: like.ino, pack: true, ..OpenWrite::default() })?.session_id;
-    let name = ChunkName { hash: vec![c; 32].into(), len_bytes: 100 * contents.len() as u64, region: 0 };
+    let name = ChunkName { hash: vec![c; 32].into(), len_bytes: contents.iter().map(|(_, len)| len).sum(), region: 0 };
     let answers = rig.allocate(session_id, std::slice::from_ref(&name))?.answers;
-    let content = |(i, c): (u64, &u8)| PackedContent { hash: chunk(*c).hash.to_vec(), offset: 100 * i, len_bytes: 100 };
-    let contents = (0..).zip(contents).map(content).collect();
+    let mut end = 0;
+    let content = |(hash, len_bytes): (Vec<u8>, u64)| {
+        end += len_bytes;
+        PackedContent { hash, offset: end - len_bytes, len_bytes }
+    };
+    let contents = contents.into_iter().map(content).collect();
     let request = Commit {
         op_id: rig.op(),
         session_id,

@@ -31,8 +31,8 @@ impl ReadCore {
         let mut at = from;
         let region_end = self.region_bytes.and_then(|bytes| from.checked_next_multiple_of(bytes)).unwrap_or(u64::MAX);
         while at < region_end.min(from + AHEAD_BYTES.min(most_bytes)) {
-            let Some((extent, chunk)) = self.pages.find(at) else { return };
-            if let Some(chunk) = chunk {
+            let Some((extent, place)) = self.pages.find(at) else { return };
+            if let Place::Chunk(chunk) = place {
                 let known = self.cache.shared.chunks.contains_key(&chunk.chunk_id)
                     || self.fetches.contains_key(&chunk.chunk_id);
                 if !known {
@@ -136,13 +136,17 @@ impl ReadCore {
             {
                 match (self.pages.find(waiter.at), &failed) {
                     (None, _) => unknown.push(waiter),
-                    (Some((extent, Some(chunk))), _) if chunk.chunk_id != chunk_id => {
+                    (Some((extent, Place::Chunk(chunk))), _) if chunk.chunk_id != chunk_id => {
                         let from = extent.chunk_offset + (waiter.at - extent.offset);
                         let is_whole = waiter.len_bytes == extent.len_bytes;
                         let name = self.pages.name_of(&extent).filter(|_| is_whole);
                         self.want_segment(chunk, Waiter { from, name, ..waiter }, false, false);
                     }
-                    (Some((_, Some(chunk))), None) => {
+                    (Some((extent, Place::Inlined(bytes))), _) => {
+                        let from = extent.chunk_offset + (waiter.at - extent.offset);
+                        self.fulfil(&Waiter { from, name: None, ..waiter }, &[bytes]);
+                    }
+                    (Some((_, Place::Chunk(chunk))), None) => {
                         self.looked_again.insert(chunk_id);
                         self.want_whole(chunk, Some(waiter), false);
                     }

@@ -25,7 +25,7 @@ use crate::read::cache::SharedCache;
 use crate::rpc_table::{JobTable, MapQueue, Reply, RpcTable, SessionLease};
 use crate::view::SharedView;
 use bytes::Bytes;
-use extents::Pages;
+use extents::{Pages, Place};
 use file_cache::FileCache;
 use gets::{GetQueue, Purpose};
 use session::Session;
@@ -358,9 +358,9 @@ impl ReadCore {
         if !self.params.bulk {
             return None;
         }
-        let (extent, chunk) = self.pages.find(0)?;
+        let (extent, Place::Chunk(chunk)) = self.pages.find(0)? else { return None };
         self.pages.name_of(&extent)?;
-        chunk.map(|chunk| chunk.chunk_id).filter(|chunk_id| !self.cache.shared.chunks.contains_key(chunk_id))
+        Some(chunk.chunk_id).filter(|chunk_id| !self.cache.shared.chunks.contains_key(chunk_id))
     }
 
     /// The session, as the manager knows it; 0: none.
@@ -444,7 +444,7 @@ impl ReadCore {
         }
         while let Some(read) = self.reads.get(&id).filter(|r| r.cursor < r.end && r.outstanding < window) {
             let (cursor, end, stream) = (read.cursor, read.end, read.stream);
-            let Some((extent, chunk)) = self.pages.find(cursor) else {
+            let Some((extent, place)) = self.pages.find(cursor) else {
                 return self.ask_extents(cursor, end);
             };
             assert!(extent.offset <= cursor, "the extent at {} does not hold byte {cursor}", extent.offset);
@@ -452,9 +452,16 @@ impl ReadCore {
             let len_bytes = (extent.len_bytes - from).min(end - cursor);
             let number = self.next_segment;
             self.next_segment += 1;
+            let (chunk, ready) = match place {
+                Place::Chunk(chunk) => (Some(chunk), None),
+                Place::Hole => (None, Some(Delivery::Zeros(len_bytes))),
+                Place::Inlined(bytes) => {
+                    let from = extent.chunk_offset + from;
+                    (None, Some(Delivery::Bytes(slice_parts(&[bytes], from, len_bytes))))
+                }
+            };
             if let Some(read) = self.reads.get_mut(&id) {
                 read.request(len_bytes, chunk.as_ref());
-                let ready = chunk.is_none().then_some(Delivery::Zeros(len_bytes));
                 read.segments.push_back(Segment { number, len_bytes, ready });
             }
             if let Some(chunk) = chunk {

@@ -302,7 +302,8 @@ impl WriteCore {
             moved: reply.moved,
             owner: None,
         };
-        if self.input_bytes <= SMALL_BYTES as u64 {
+        // What the metadata keeps is no chunk that a later file could name.
+        if self.input_bytes <= SMALL_BYTES as u64 && !self.one_shot.inlined {
             let known = done.known_chunks > 0;
             self.view.write().preallocated.note(self.chunks.iter().map(|c| c.hash), known, &self.options);
         }

@@ -1,12 +1,13 @@
 //! Small files in one round trip, without opening a session. Chunks are stored under preallocated ids
 //! ([`crate::prealloc`]), and the commit opens the file and names their content. Of a file whose content this client has written before
-//! nothing is stored: the commit names it. On any trouble (a group that
+//! nothing is stored: the commit names it. The commit of a tiny file brings its bytes: the metadata keeps them until the file moves into a
+//! pack, so that no node is asked. On any trouble (a group that
 //! moved, an expired id, a policy other than expected, content that is gone) the write falls back to a session: it opens the file
 //! and asks about its chunks, whose bytes it keeps until the commit.
 
 use super::*;
 use crate::prealloc::PreallocatedChunk;
-use tessera_policy::{Dedup, Placement};
+use tessera_policy::{Dedup, Lifetime, Placement};
 use tessera_wire::meta::{ChunkAnswer, ChunkState, Commit, KNOWN_ID, PreallocatedChunks as Grant};
 
 /// Whether the write runs, or ran, without a session.
@@ -14,6 +15,8 @@ use tessera_wire::meta::{ChunkAnswer, ChunkState, Commit, KNOWN_ID, Preallocated
 pub(super) struct OneShotState {
     active: Option<OneShot>,
     failed: bool,
+    /// The commit has brought the bytes, and the store may have no chunk of them.
+    pub inlined: bool,
 }
 
 /// A file that is written without opening it.
@@ -21,8 +24,10 @@ pub(super) struct OneShotState {
 struct OneShot {
     /// Its chunks.
     chunks: Vec<usize>,
-    /// The ids they are stored under; none: the manager is believed to have them.
+    /// The ids they are stored under; none: the manager is believed to have them, or gets them.
     preallocated: Vec<PreallocatedChunk>,
+    /// The commit brings their bytes.
+    inlines: bool,
     /// Ids to ask for with the commit.
     wanted: u32,
 }
@@ -60,11 +65,24 @@ impl WriteCore {
             && self.params.mode == CommitMode::Replace
     }
 
-    /// Starts without a session if there are preallocated ids for all chunks of the file (`first`), or this client has written all of them before.
+    /// Whether the commit may bring the bytes of these chunks, all of the file. The manager decides by the file's own policy.
+    fn may_inline(&self, policy: &Policy, chunks: &[usize]) -> bool {
+        let bytes: u64 = chunks.iter().map(|index| self.chunks[*index].len_bytes).sum();
+        let moves =
+            policy.scheme(bytes) != policy.scheme(u64::MAX) && policy.lifetime == Lifetime::Replace { versions: 1 };
+        (1..=self.options.inline_bytes).contains(&bytes)
+            && moves
+            && policy.dedup == Dedup::All
+            && self.view.read().preallocated.may_inline(self.now)
+    }
+
+    /// Starts without a session if the file is tiny, if there are preallocated ids for all its chunks (`first`), or if this client has written
+    /// all of them before.
     pub(super) fn start_one_shot(&mut self, scheme: &str, first: &[usize]) -> bool {
         let Some(policy) = self.params.expect_policy.clone() else { return false };
-        let (mut one_shot, mut taken) = (OneShot { chunks: first.to_vec(), ..OneShot::default() }, None);
-        if !first.is_empty() {
+        let inlines = self.may_inline(&policy, first);
+        let (mut one_shot, mut taken) = (OneShot { chunks: first.to_vec(), inlines, ..OneShot::default() }, None);
+        if !first.is_empty() && !inlines {
             let hashes: Vec<[u8; 32]> = first.iter().map(|i| self.chunks[*i].hash).collect();
             let mut view = self.view.write();
             taken = view.preallocated.take(scheme, &hashes, self.now, &self.options);
@@ -103,14 +121,20 @@ impl WriteCore {
         let Some(one_shot) = &self.one_shot.active else { return };
         commit.session_id = one_shot.session_id();
         commit.preallocated_ids = one_shot.ids();
+        if one_shot.inlines {
+            let held = one_shot.chunks.iter().filter_map(|index| self.chunks[*index].active.as_ref());
+            commit.inlined = held.map(|active| active.data.clone()).collect();
+        }
         let preallocate = one_shot.wanted;
         commit.open = Some(Box::new(OpenWrite { preallocate, ..self.open_request(&one_shot.chunks) }));
     }
 
     /// The commit opened the file and made the version.
     pub(super) fn on_one_shot_commit(&mut self, known: &[u64], grant: Option<Grant>) {
-        for index in 0..self.chunks.len() {
-            self.chunks[index].durable |= known.contains(&self.chunks[index].chunk_id);
+        self.one_shot.inlined = self.one_shot.active.as_ref().is_some_and(|one_shot| one_shot.inlines);
+        for chunk in self.chunks.iter_mut() {
+            let was_known = chunk.durable && !self.one_shot.inlined;
+            chunk.durable = was_known || known.contains(&chunk.chunk_id);
         }
         self.take_preallocated(grant);
         self.drop_preallocated();
@@ -119,6 +143,9 @@ impl WriteCore {
     /// Opens the file after all, and asks about its chunks.
     pub(super) fn fall_back_to_session(&mut self) {
         let Some(one_shot) = &self.one_shot.active else { return };
+        if one_shot.inlines {
+            self.view.write().preallocated.pause_inlining(self.now, &self.options);
+        }
         let chunks = one_shot.chunks.clone();
         self.drop_preallocated();
         self.one_shot.failed = true;

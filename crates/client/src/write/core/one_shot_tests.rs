@@ -221,3 +221,74 @@ fn a_lost_answer_has_one_effect() {
     assert_eq!(manager_calls(&drive), ["Commit"; 3], "{:#?}", drive.trace);
     drive.cluster.check_all_stored();
 }
+
+/// A cluster whose small files move into packs.
+fn auto() -> Drive {
+    Drive::new(Cluster::new(8, 1).with("redundancy", "auto"))
+}
+
+fn put_tiny(drive: &mut Drive, name: &str, bytes: &[u8]) -> WriteDone {
+    put_expecting(drive, name, bytes, Policy::default())
+}
+
+fn inlined_bytes(drive: &mut Drive) -> u64 {
+    drive.cluster.status().inlined_bytes
+}
+
+/// The manager keeps tiny files: no node is asked to write, nor to read, them.
+#[test]
+fn golden_a_tiny_file_is_one_request() {
+    let mut drive = auto();
+    let done = put_tiny(&mut drive, "a", &content(1));
+    assert_eq!(drive.trace, ["manager Commit 1 extents 0 acks", "done: version 1"]);
+    assert_eq!((done.number, done.new_bytes, done.sent_bytes, done.known_chunks), (1, 4096, 0, 0));
+    assert_eq!(put_tiny(&mut drive, "b", &content(1)).new_bytes, 4096, "each file has its own");
+    assert_eq!((inlined_bytes(&mut drive), drive.cluster.chunks().len()), (8192, 0));
+    drive.trace.clear();
+    assert_eq!(read_all(&mut drive, "a").unwrap(), content(1));
+    assert!(drive.trace.iter().all(|line| line.starts_with("manager ")), "{:#?}", drive.trace);
+    put_tiny(&mut drive, "a", b"shorter");
+    assert_eq!(read_all(&mut drive, "a").unwrap(), b"shorter");
+    put_tiny(&mut drive, "b", &data(4097, 2));
+    assert_eq!(manager_calls(&drive)[0], "OpenWrite", "longer than tiny");
+    drive.cluster.run(60_000);
+    assert_eq!(inlined_bytes(&mut drive), 7);
+    drive.cluster.check_all_stored();
+}
+
+/// A manager that does not take it costs one request; then the client asks no more for a while.
+#[test]
+fn a_tiny_file_that_is_not_taken_is_stored_on_nodes() {
+    let mut drive = auto();
+    drive.cluster.set_hint("lifetime", "keep");
+    put_tiny(&mut drive, "a", &content(1));
+    assert_eq!(manager_calls(&drive)[..2], ["Commit", "OpenWrite"], "{:#?}", drive.trace);
+    drive.cluster.set_hint("lifetime", "replace");
+    put_tiny(&mut drive, "b", &content(2));
+    assert_eq!(manager_calls(&drive)[0], "OpenWrite");
+    drive.now += 11_000 * MS;
+    put_tiny(&mut drive, "c", &content(3));
+    assert_eq!(manager_calls(&drive), ["Commit"]);
+    assert_eq!(inlined_bytes(&mut drive), 4096);
+    for (name, seed) in [("a", 1), ("b", 2), ("c", 3)] {
+        assert_eq!(read_all(&mut drive, name).unwrap(), content(seed));
+    }
+    drive.cluster.check_all_stored();
+}
+
+/// P2: whichever bit of them rots, nothing is read.
+#[test]
+fn tiny_files_are_compared_with_their_names() {
+    let mut drive = auto();
+    put_tiny(&mut drive, "a", b"some bytes of the file");
+    for bit in 0..8 {
+        let sql = "UPDATE contents SET inlined = ?1";
+        let mut rotten = b"some bytes of the file".to_vec();
+        rotten[2 * bit] ^= 1 << bit;
+        drive.cluster.db().conn().execute(sql, [rotten]).unwrap();
+        let error = read_all(&mut drive, "a").unwrap_err();
+        assert!(matches!(error.cause, Cause::WrongContent { .. }), "{error}");
+    }
+    drive.cluster.db().conn().execute("UPDATE contents SET inlined = x''", []).unwrap();
+    assert!(read_all(&mut drive, "a").is_err());
+}

@@ -56,7 +56,7 @@ fn golden_known_data_sends_nothing() {
 #[test]
 fn golden_small_files_ask_when_they_open() {
     let mut drive = cluster("auto");
-    put_expecting(&mut drive, "small", &data(4096, 1), Policy::default());
+    put_expecting(&mut drive, "small", &data(5_000, 1), Policy::default());
     let puts = |d: &Drive| d.trace.iter().filter(|l| l.contains("PutFragments")).count();
     assert_eq!((drive.trace[0].as_str(), puts(&drive), drive.trace.len()), ("manager OpenWrite", 3, 6));
     // The directory's policy is not the file's: the client asks again for the right class.

@@ -1,0 +1,245 @@
+//! Tiny files whose bytes the metadata keeps until they move into packs.
+
+use super::unpacked::{POLICY, move_bytes_into, unpacked};
+use crate::db::{Db, FILE_NAME, digest};
+use crate::rig::Rig;
+use tessera_wire::content::Pieces;
+use tessera_wire::meta::*;
+use tessera_wire::{Code, Extent};
+
+type Change = fn(&mut Commit);
+type Hints<'a> = &'a [(&'a str, &'a str)];
+
+fn name_of(bytes: &[u8]) -> ChunkName {
+    let hash = blake3::hash(bytes).as_bytes().to_vec();
+    ChunkName { hash: hash.into(), len_bytes: bytes.len() as u64, region: 0 }
+}
+
+/// The commit that writes a file of these pieces and brings their bytes.
+fn bringing(rig: &mut Rig, name: &str, hints: Hints<'_>, pieces: &[&[u8]]) -> Commit {
+    let hint = |(name, value): &(&str, &str)| tessera_wire::Hint { name: name.to_string(), value: value.to_string() };
+    let names: Vec<ChunkName> = pieces.iter().map(|bytes| name_of(bytes)).collect();
+    let ids: Vec<u64> = (KNOWN_ID..).take(pieces.len()).collect();
+    let mut at = 0;
+    let extent = |(id, name): (&u64, &ChunkName)| {
+        at += name.len_bytes;
+        Extent::of_chunk(at - name.len_bytes, name.len_bytes, *id, &name.hash, 0)
+    };
+    let extents: Vec<Extent> = ids.iter().zip(&names).map(extent).collect();
+    let open = OpenWrite {
+        parent: 1,
+        name: name.into(),
+        hints: hints.iter().map(hint).collect(),
+        chunks: names,
+        ..OpenWrite::default()
+    };
+    Commit {
+        op_id: rig.op(),
+        mode: CommitMode::Replace as i32,
+        size_bytes: pieces.iter().map(|bytes| bytes.len() as u64).sum(),
+        extents,
+        open: Some(Box::new(open)),
+        preallocated_ids: ids,
+        inlined: pieces.iter().map(|bytes| bytes.to_vec().into()).collect(),
+        ..Commit::default()
+    }
+}
+
+fn put(rig: &mut Rig, name: &str, pieces: &[&[u8]]) -> CommitReply {
+    let commit = bringing(rig, name, POLICY, pieces);
+    rig.ask(&commit).unwrap()
+}
+
+/// What a reader gets of a file: its extents, and what they name.
+fn listed(rig: &mut Rig, name: &str) -> ListExtentsReply {
+    let opened = rig.read(1, name).unwrap();
+    rig.ask(&CloseSession { session_id: opened.session_id, ..Default::default() }).unwrap();
+    opened.extents.unwrap()
+}
+
+fn bytes_of(rig: &mut Rig, name: &str) -> Vec<u8> {
+    let list = listed(rig, name);
+    let bytes = |extent| list.content_of(extent).map(|content| content.inlined.to_vec()).unwrap();
+    list.extents.iter().flat_map(bytes).collect()
+}
+
+fn inlined_bytes(rig: &mut Rig) -> u64 {
+    rig.audit();
+    rig.ask(&GetStatus {}).unwrap().inlined_bytes
+}
+
+fn unlink(rig: &mut Rig, name: &str) {
+    let op_id = rig.op();
+    rig.ask(&Unlink { op_id, parent: 1, name: name.into(), directory: false }).unwrap();
+}
+
+/// P4, P5: they are there at once and after a restart, and go with the last extent that names them.
+#[test]
+fn tiny_files_are_kept_with_their_names() {
+    let mut rig = Rig::new(4);
+    put(&mut rig, "a", &[b"one", b"two"]);
+    let before = put(&mut rig, "b", &[b"three"]);
+    assert_eq!((before.number, inlined_bytes(&mut rig)), (1, 11));
+    let status = rig.ask(&GetStatus {}).unwrap();
+    assert_eq!((status.unique_bytes, status.logical_bytes, status.chunks, status.sessions), (11, 11, 0, 0));
+    let mut rig = rig.restart();
+    assert_eq!((bytes_of(&mut rig, "a"), bytes_of(&mut rig, "b")), (b"onetwo".to_vec(), b"three".to_vec()));
+    assert_eq!(put(&mut rig, "b", &[b"four"]).number, 2);
+    // The one before goes once no reader of before the restart can have it.
+    (0..60).for_each(|_| rig.tick(1_000));
+    assert_eq!((bytes_of(&mut rig, "b"), inlined_bytes(&mut rig)), (b"four".to_vec(), 10));
+    ["a", "b"].into_iter().for_each(|name| unlink(&mut rig, name));
+    rig.tick(10_000);
+    assert_eq!(inlined_bytes(&mut rig), 0);
+    assert_eq!(unpacked(&mut rig, 0), [0; 0]);
+}
+
+/// P2, P14: nothing changes.
+#[test]
+pub(super) fn bytes_that_are_not_what_they_are_called_are_refused() {
+    let mut rig = Rig::new(4);
+    let wrong: [(&str, Change); 7] = [
+        ("another byte", |c| c.inlined[1] = b"twO".to_vec().into()),
+        ("too few bytes", |c| c.inlined[1] = b"tw".to_vec().into()),
+        ("bytes of one chunk only", |c| _ = c.inlined.pop()),
+        ("an id of the manager", |c| c.preallocated_ids[0] = 7),
+        ("a chunk that no extent names", |c| {
+            c.extents.pop();
+            c.size_bytes = 3;
+        }),
+        ("an extent of another name", |c| c.extents[1].name_prefix ^= 1),
+        ("an extent that is longer", |c| {
+            c.extents[1].len_bytes += 1;
+            c.size_bytes += 1;
+        }),
+    ];
+    for (what, change) in wrong {
+        let mut commit = bringing(&mut rig, "f", POLICY, &[b"one", b"two"]);
+        change(&mut commit);
+        assert_eq!(rig.ask(&commit).map_err(|error| error.code()), Err(Code::Invalid), "{what}");
+        assert_eq!(inlined_bytes(&mut rig), 0, "{what}");
+    }
+    // Contents have ids that no client names.
+    put(&mut rig, "a", &[b"secret"]);
+    let id = listed(&mut rig, "a").extents[0].chunk_id;
+    let mut commit = bringing(&mut rig, "f", POLICY, &[b"one"]);
+    commit.extents.push(Extent::of_chunk(3, 6, id, &name_of(b"secret").hash, 0));
+    commit.size_bytes = 9;
+    assert!(rig.ask(&commit).is_err());
+    assert_eq!(inlined_bytes(&mut rig), 6);
+}
+
+/// What would not move into a pack, and what is too much, is stored in chunks: the client opens the file.
+#[test]
+fn only_tiny_files_that_will_move_are_taken() {
+    let mut rig = Rig::new(4);
+    let long = vec![7; 17 << 10];
+    let cases: [(Hints<'_>, &[u8]); 6] = [
+        (&[("redundancy", "replica:3")], b"one"),
+        (&[POLICY[0], ("lifetime", "keep")], b"one"),
+        (&[POLICY[0], ("lifetime", "replace:2")], b"one"),
+        (&[POLICY[0], ("lifetime", "purge:1d")], b"one"),
+        (&[POLICY[0], ("dedup", "off")], b"one"),
+        (POLICY, &long),
+    ];
+    for (hints, bytes) in cases {
+        let commit = bringing(&mut rig, "f", hints, &[bytes]);
+        assert_eq!(rig.ask(&commit).map_err(|error| error.code()), Err(Code::SessionExpired), "{hints:?}");
+    }
+    assert_eq!(inlined_bytes(&mut rig), 0);
+    // The most of all files together.
+    put(&mut rig, "a", &[b"one"]);
+    rig.core.db().conn().execute("UPDATE meta SET inlined_bytes = ?1", [(128 << 20) - 2]).unwrap();
+    let mut rig = rig.restart();
+    let commit = bringing(&mut rig, "b", POLICY, &[b"one"]);
+    assert_eq!(rig.ask(&commit).unwrap_err().code(), Code::SessionExpired);
+    let commit = bringing(&mut rig, "b", POLICY, &[b"on"]);
+    assert_eq!(rig.ask(&commit).unwrap().number, 1);
+}
+
+/// What the store has in a chunk is named; the rest of the file is kept.
+#[test]
+fn content_that_is_stored_already_is_named() {
+    let mut rig = Rig::new(4);
+    let session_id = rig.open_write(1, "stored", POLICY).unwrap().session_id;
+    let (op_id, chunks) = (rig.op(), vec![name_of(b"one")]);
+    let question =
+        AllocateChunks { op_id, session_id, redundancy: "replica:2".into(), chunks, ..AllocateChunks::default() };
+    let answers = rig.ask(&question).unwrap().answers;
+    let commit = Commit {
+        op_id: rig.op(),
+        session_id,
+        mode: CommitMode::Replace as i32,
+        size_bytes: 3,
+        extents: vec![Extent::of_chunk(0, 3, answers[0].chunk_id, &name_of(b"one").hash, 0)],
+        acks: crate::rig::acks(&answers),
+        ..Commit::default()
+    };
+    rig.ask(&commit).unwrap();
+    let reply = put(&mut rig, "a", &[b"one", b"two"]);
+    assert_eq!(reply.known, [KNOWN_ID]);
+    assert_eq!(listed(&mut rig, "a").extents[0].chunk_id, answers[0].chunk_id);
+    assert_eq!(inlined_bytes(&mut rig), 3);
+}
+
+/// P4: their bytes leave the metadata, and versions and what is in them stay.
+#[test]
+fn cold_tiny_files_move_into_a_pack() {
+    let mut rig = Rig::new(4);
+    let (a, b) = (put(&mut rig, "a", &[b"one", b"two"]), put(&mut rig, "b", &[b"three"]));
+    rig.tick(60_000);
+    assert_eq!(unpacked(&mut rig, 60_000), [a.ino, b.ino]);
+    let moved = |file: &CommitReply, places: &[u64]| MovedFile {
+        ino: file.ino,
+        version: file.version,
+        places: places.to_vec(),
+    };
+    let parts: [&[u8]; 3] = [b"one", b"two", b"thrEe"];
+    let files = vec![moved(&a, &[1, 2]), moved(&b, &[3])];
+    assert_eq!(move_bytes_into(&mut rig, &a, &parts, files).unwrap().moved, 1, "b is not what the pack has");
+    assert_eq!(inlined_bytes(&mut rig), 5);
+    let list = listed(&mut rig, "a");
+    assert!(list.contents.iter().all(|content| content.chunk_id != 0 && content.inlined.is_empty()), "{list:?}");
+    // Cut, it waits as before; what was cut off is not shown.
+    let c = put(&mut rig, "c", &[b"four", b"five"]);
+    let session_id = rig.open_write(1, "c", &[]).unwrap().session_id;
+    let op_id = rig.op();
+    let cut =
+        Commit { op_id, session_id, mode: CommitMode::Patch as i32, size_bytes: 6, cuts: true, ..Commit::default() };
+    assert_eq!(rig.ask(&cut).unwrap().number, 2);
+    assert_eq!(unpacked(&mut rig, 0), [c.ino]);
+    assert_eq!(listed(&mut rig, "c").extents.last().map(|extent| (extent.offset, extent.len_bytes)), Some((4, 2)));
+    assert_eq!(inlined_bytes(&mut rig), 13);
+}
+
+/// `put --checksum` finds them by their content.
+#[test]
+fn tiny_files_are_compared() {
+    let mut rig = Rig::new(4);
+    let a = put(&mut rig, "a", &[b"one", b"two"]);
+    let digest = |parts: &[&[u8]]| {
+        let mut pieces = Pieces::default();
+        for bytes in parts {
+            pieces.named(bytes.len() as u64, name_of(bytes).hash[..].try_into().unwrap());
+        }
+        FileDigest { ino: a.ino, digest: pieces.digest().to_vec() }
+    };
+    let files = vec![digest(&[b"one", b"two"]), digest(&[b"one", b"twO"])];
+    assert_eq!(rig.ask(&CompareFiles { files }).unwrap().equal, [true, false]);
+}
+
+/// A database of before they were kept is like a new one.
+#[test]
+fn a_database_of_the_second_schema_is_migrated() {
+    let dir = tempfile::TempDir::new().unwrap();
+    let new = digest(&Db::create(dir.path(), [3; 16]).unwrap()).unwrap();
+    let old = tessera_pagesum::open(&dir.path().join(FILE_NAME), rusqlite::OpenFlags::default()).unwrap();
+    old.execute_batch(
+        "ALTER TABLE contents DROP COLUMN inlined; ALTER TABLE meta DROP COLUMN inlined_bytes; PRAGMA user_version = 2",
+    )
+    .unwrap();
+    drop(old);
+    let db = Db::open(dir.path()).unwrap();
+    assert_eq!(digest(&db).unwrap(), new);
+    db.conn().execute("UPDATE contents SET inlined = x'00' WHERE chunk_id = 0", []).unwrap();
+}
