@@ -291,7 +291,7 @@ fn cold_files_move_into_packs_while_they_are_read() {
     let moved = move_all(Duration::ZERO);
     let bytes: u64 =
         (0..60).filter(|i| *i != 3).map(|i| content(i).iter().filter(|byte| **byte != 0).count() as u64).sum();
-    assert_eq!(moved.files, 60);
+    assert_eq!((moved.files, moved.contents), (50, 10), "those of at most 4 KiB were in the metadata");
     assert!((bytes..bytes + 100_000).contains(&moved.pack_bytes), "{moved:?}, {bytes} bytes without holes");
     assert_eq!(move_all(Duration::ZERO), MovedFiles::default());
     assert_eq!(stats(), before);
@@ -342,7 +342,8 @@ fn files_of_many_pieces_move_into_packs() {
         }
     }
     let moved = client.move_into_packs(Duration::ZERO, |_| true, &Cancel::default()).unwrap();
-    assert_eq!((moved.files, moved.pack_bytes, moved.failed), (180, 180 * 600, None));
+    // The first line of each was in the metadata.
+    assert_eq!((moved.files, moved.contents, moved.pack_bytes, moved.failed), (180, 180, 180 * 600, None));
     for i in 0..180 {
         let all: Vec<u8> = (0..6).flat_map(|k| line(i, k)).collect();
         assert!(read(&client, &format!("tess:/log{i}")) == all, "file {i}");
@@ -355,4 +356,44 @@ fn files_of_many_pieces_move_into_packs() {
     patch.finish().unwrap();
     client.move_into_packs(Duration::ZERO, |_| true, &Cancel::default()).unwrap();
     cluster.lock().check_all_stored();
+}
+
+/// P4, P5: tiny files leave the metadata, whatever became of them since.
+#[test]
+fn tiny_files_leave_the_metadata() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options::default());
+    let name = |i: u64| path(&format!("tess:/t{i}"));
+    let mut expected: Vec<Vec<u8>> = (0..700).map(|i| data(1 + 5 * i as usize, 1 + i)).collect();
+    for (i, content) in expected.iter().enumerate() {
+        client.put(&name(i as u64), &content[..], PutOptions::default()).unwrap();
+    }
+    let inlined_bytes = || cluster.lock().status().inlined_bytes;
+    assert_eq!(inlined_bytes(), expected.iter().map(|content| content.len() as u64).sum::<u64>());
+    let handle = client.read_inode(client.stat(&name(5)).unwrap().ino, 0, 0..u64::MAX).unwrap();
+    // One is written in its middle, one grows until it is long.
+    let mut patch = client.open_inode(client.stat(&name(600)).unwrap().ino, true, None).unwrap();
+    patch.skip_to(1_000).unwrap();
+    patch.write(&[7; 100]).unwrap();
+    patch.finish().unwrap();
+    expected[600][1_000..1_100].fill(7);
+    for k in 0..70 {
+        let line = data(2_000, 9_000 + k);
+        let mut more = client.open_inode(client.stat(&name(601)).unwrap().ino, true, None).unwrap();
+        more.skip_to(expected[601].len() as u64).unwrap();
+        more.write(&line).unwrap();
+        more.finish().unwrap();
+        expected[601].extend(line);
+    }
+    let move_all = |unwritten| client.move_into_packs(unwritten, |_| true, &Cancel::default()).unwrap();
+    assert_eq!(move_all(Duration::from_secs(60)), MovedFiles::default(), "all were just written");
+    let moved = move_all(Duration::ZERO);
+    assert_eq!((moved.files, moved.contents), (0, 700), "one is long, and one file with chunks is too few");
+    assert_eq!(inlined_bytes(), 0);
+    cluster.lock().check_all_stored();
+    for (i, content) in expected.iter().enumerate() {
+        assert!(read(&client, &format!("tess:/t{i}")) == *content, "file {i}");
+    }
+    let mut out = vec![0; expected[5].len()];
+    assert_eq!(handle.read_at(0, &mut out).unwrap(), out.len());
+    assert!(out == expected[5]);
 }

@@ -86,14 +86,17 @@ fn refs(db: &Connection) -> Result<Vec<String>> {
     Ok(wrong)
 }
 
-/// Contents that lie in the metadata: their bytes are what their names say, and no others have bytes there.
+/// Contents that lie in the metadata have bytes there, which are what their names say, and no others have.
 fn inlined(db: &Connection) -> Result<Vec<String>> {
-    let sql =
-        "SELECT content_id, chunk_id, len_bytes, hash, inlined FROM contents WHERE chunk_id = 0 OR inlined != x''";
+    let sql = "SELECT content_id, c.chunk_id, c.len_bytes, c.hash, i.bytes FROM contents c FULL JOIN inlined i USING (content_id)
+               WHERE c.chunk_id = 0 OR i.bytes IS NOT NULL";
     let look = |row: &Row<'_>| -> Result<(i64, bool)> {
-        let (chunk, len_bytes): (i64, i64) = (row.get(1)?, row.get(2)?);
-        let (hash, bytes): (Vec<u8>, Vec<u8>) = (row.get(3)?, row.get(4)?);
-        Ok((row.get(0)?, chunk == 0 && bytes.len() as i64 == len_bytes && chunk_hash(&bytes).0[..] == hash[..]))
+        let (chunk, len_bytes): (Option<i64>, Option<i64>) = (row.get(1)?, row.get(2)?);
+        let (hash, bytes): (Option<Vec<u8>>, Option<Vec<u8>>) = (row.get(3)?, row.get(4)?);
+        let is_named = bytes.is_some_and(|bytes| {
+            Some(bytes.len() as i64) == len_bytes && hash.is_some_and(|hash| chunk_hash(&bytes).0[..] == hash[..])
+        });
+        Ok((row.get(0)?, chunk == Some(0) && is_named))
     };
     let wrong = all(db, sql, look)?.into_iter().filter(|(_, is_right)| !is_right);
     Ok(wrong.map(|(content, _)| format!("content {content}: its bytes in the metadata are not what it is")).collect())

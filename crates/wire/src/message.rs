@@ -120,6 +120,7 @@ messages! {
     0x020b DescribeReads => DescribeReadsReply, from Client;
     0x020c CompareFiles => CompareFilesReply, from Client;
     0x020d ListUnpacked => ListUnpackedReply, from Client;
+    0x020e ListInlined => ListInlinedReply, from Client;
 
     0x0300 GetMap => ClusterMap, from Client | Node;
     0x0301 GetStatus => ClusterStatus, from Client | Node;

@@ -48,7 +48,7 @@ fn printers() -> BTreeMap<&'static str, Print> {
             CancelLock, HoldLocks, HoldLocksReply, ReturnLocks,
             PackedContent, Pack, PackedFile, ContentInfo, MovedContent, ListPacks, PackUse, ListPacksReply,
             DescribeReads, DescribeReadsReply, FileDigest, CompareFiles, CompareFilesReply, ListMany, ListedDirectory,
-            MovedFile, ListUnpacked, ListUnpackedReply, ListManyReply, NewEntry, MakeEntries, MadeEntry, MakeEntriesReply, SetAttrs, NotSet, SetAttrsReply,
+            MovedFile, ListUnpacked, ListUnpackedReply, ListInlined, InlinedContent, ListInlinedReply, ListManyReply, NewEntry, MakeEntries, MadeEntry, MakeEntriesReply, SetAttrs, NotSet, SetAttrsReply,
         }
         log {
             LoggedCommand, LogEntry,

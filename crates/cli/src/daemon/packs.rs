@@ -53,11 +53,12 @@ impl Upkeep {
                 std::thread::sleep(self.every.mul_f64(rand::random_range(0.75..1.25)));
                 match self.run() {
                     Ok((done, moved)) => {
-                        if done.packs + moved.files > 0 {
+                        if done.packs + moved.files + moved.contents > 0 {
                             tracing::info!(
                                 packs = done.packs,
                                 files = moved.files,
-                                "packs were written anew, and files moved into packs"
+                                contents = moved.contents,
+                                "packs were written anew, and files and contents of tiny files moved into packs"
                             );
                         }
                         if let Some(error) = done.failed.or(moved.failed) {

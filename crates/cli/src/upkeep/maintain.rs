@@ -112,6 +112,10 @@ fn move_into_packs(store: &Store, out: Out) {
             if done.files > 0 {
                 out.note(format!("moved {} into packs", units::plural(done.files, "small file")));
             }
+            if done.contents > 0 {
+                let contents = units::plural(done.contents, "content");
+                out.note(format!("moved {contents} of tiny files out of the metadata into packs"));
+            }
             done.failed.map(|error| error.to_string())
         }
     };

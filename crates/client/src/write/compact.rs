@@ -176,7 +176,7 @@ impl Client {
     }
 
     /// Stores a pack that no file is written for. Returns how many contents were moved into it.
-    fn commit_pack(&self, bytes: Bytes, pack: PackParams, cancel: &Cancel) -> Result<u64, FileError> {
+    pub(super) fn commit_pack(&self, bytes: Bytes, pack: PackParams, cancel: &Cancel) -> Result<u64, FileError> {
         let params = WriteParams {
             file: format!("a pack like {}", pack.like),
             size_hint_bytes: Some(bytes.len() as u64),

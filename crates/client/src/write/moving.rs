@@ -24,8 +24,10 @@ const MOST_RETRIES: usize = 4;
 /// What was done.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct MovedFiles {
-    /// Files whose content lies in packs now.
+    /// Files whose chunks lie in packs now.
     pub files: u64,
+    /// Contents of tiny files that lay in the metadata, and lie in packs now.
+    pub contents: u64,
     /// Bytes of these packs.
     pub pack_bytes: u64,
     /// Why not more was done.
@@ -55,6 +57,7 @@ impl Client {
         cancel: &Cancel,
     ) -> Result<MovedFiles, Error> {
         let (mut all, mut batches, mut after) = (MovedFiles::default(), Vec::<Batch>::new(), 0);
+        self.move_inlined(unwritten, &is_mine, cancel, &mut all)?;
         let unwritten_ms = u64::try_from(unwritten.as_millis()).unwrap_or(u64::MAX);
         loop {
             let ListUnpackedReply { inos, next_after } = self.ask(&ListUnpacked { after, unwritten_ms })?;
@@ -169,11 +172,16 @@ impl Batch {
             && self.files.len() < PACK_FILES
     }
 
-    /// Adds a file with the bytes of its chunks in order. Without any, the manager is told only that it is not to be listed again.
+    /// Adds a file with the bytes of its chunks in order; empty: a content, which stays where it is. Without any chunk, the manager is told
+    /// only that the file is not to be listed again.
     pub fn add(&mut self, ino: u64, version: u64, pieces: &[Bytes]) {
-        let place = |piece| Some(self.packing.extent(0, piece).chunk_id).filter(|place| *place != 0);
+        let place = |piece: &Bytes| match piece.is_empty() {
+            true => Some(0),
+            false => Some(self.packing.extent(0, piece).chunk_id).filter(|place| *place != 0),
+        };
         // None: a chunk is all zeros, and no content.
-        let places: Vec<u64> = pieces.iter().map(place).collect::<Option<_>>().unwrap_or_default();
+        let places: Option<Vec<u64>> = pieces.iter().map(place).collect();
+        let places = places.filter(|places| places.iter().any(|place| *place != 0)).unwrap_or_default();
         self.fitting += usize::from(!places.is_empty());
         self.files.push(MovedFile { ino, version, places });
     }
@@ -186,23 +194,25 @@ impl Batch {
     }
 }
 
-/// Whether each extent of a file is a hole, or all of a chunk or of a content without a pack.
+/// Whether each extent of a file is a hole, all of a chunk, or of a content.
 fn fits(known: &OpenReadReply) -> bool {
     let Some(list) = &known.extents else { return false };
     let is_whole = |extent: &Extent| {
-        let chunk = list.chunks.iter().find(|chunk| chunk.chunk_id == extent.chunk_id).map(|chunk| chunk.len_bytes);
-        let inlined =
-            || list.content_of(extent).filter(|content| content.chunk_id == 0).map(|content| content.len_bytes);
-        extent.chunk_offset == 0 && chunk.or_else(inlined) == Some(extent.len_bytes)
+        let chunk = list.chunks.iter().find(|chunk| chunk.chunk_id == extent.chunk_id);
+        extent.chunk_offset == 0 && chunk.is_some_and(|chunk| chunk.len_bytes == extent.len_bytes)
     };
-    list.extents.iter().all(|extent| extent.chunk_id == 0 || is_whole(extent))
+    list.extents.iter().all(|extent| extent.chunk_id == 0 || extent.chunk_id >= FIRST_CONTENT || is_whole(extent))
 }
 
-/// The bytes of a file's chunks in order.
+/// The bytes of a file's chunks in order; of contents, none.
 fn pieces_of(known: &OpenReadReply, content: &Bytes) -> Vec<Bytes> {
     let extents = known.extents.iter().flat_map(|list| &list.extents);
     let chunks = extents.filter(|extent| extent.chunk_id != 0);
-    chunks.map(|extent| content.slice(extent.offset as usize..extent.end() as usize)).collect()
+    let bytes = |extent: &Extent| match extent.chunk_id >= FIRST_CONTENT {
+        true => Bytes::new(),
+        false => content.slice(extent.offset as usize..extent.end() as usize),
+    };
+    chunks.map(bytes).collect()
 }
 
 /// Whether each content of a pack has its name where it lies; says so if not. Copies and older packs are given up for this one, and nobody

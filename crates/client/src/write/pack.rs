@@ -195,14 +195,19 @@ impl Packing {
             return Extent::hole(offset, len_bytes);
         }
         let hash = chunk_hash(piece).0;
+        Extent::of_chunk(offset, len_bytes, self.place(hash, piece), &hash, 0)
+    }
+
+    /// The place of bytes of this name, which are added unless the pack has them.
+    pub(super) fn place(&mut self, hash: [u8; 32], piece: &Bytes) -> u64 {
         let next = self.contents.len() as u64 + 1;
         let place = *self.known.entry(hash).or_insert(next);
         if place == next {
-            let offset = self.bytes.len() as u64;
+            let (offset, len_bytes) = (self.bytes.len() as u64, piece.len() as u64);
             self.contents.push(PackedContent { hash: hash.to_vec(), offset, len_bytes });
             self.bytes.extend_from_slice(piece);
         }
-        Extent::of_chunk(offset, len_bytes, place, &hash, 0)
+        place
     }
 }
 

@@ -91,7 +91,7 @@ macro_rules! kinds {
 kinds! {
     Hello Resolve Lookup GetAttr List ListMany MakeDir MakeEntries SetAttrs Unlink RemoveNames Rename Link Symlink SetAttr SetXattr ListXattrs RemoveXattr ListVersions
     RecallLease MakeNode OpenWrite AllocateChunks RenewSession Commit CloseSession OpenRead ListExtents CompleteFragments ReportBad
-    ReportWork ListPacks ListUnpacked DescribeReads CompareFiles GetMap GetStatus Drain Maintain ChangePeer RegisterNode Heartbeat Inventory PutFragments GetFragments GetNodeStatus
+    ReportWork ListPacks ListUnpacked ListInlined DescribeReads CompareFiles GetMap GetStatus Drain Maintain ChangePeer RegisterNode Heartbeat Inventory PutFragments GetFragments GetNodeStatus
     Consensus GetPiece JoinGroup DescribePeer FencePeer GetEntries ReportDigest SetLock TestLock CancelLock HoldLocks ReturnLocks
 }
 

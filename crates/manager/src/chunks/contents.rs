@@ -1,20 +1,35 @@
-//! The only writer of the table `contents`: named ranges of packs, and the bytes of tiny files that no pack has yet.
+//! The only writer of the tables `contents` and `inlined`: named ranges of packs, and the bytes of tiny files that no pack has yet.
 //!
 //! A pack is a chunk whose bytes many small files share. Extents name a content by an id of its own, and its row says where it lies. The row
-//! counts one reference of the pack, and goes with the last extent that names it. A content without a pack has its bytes in its row.
+//! counts one reference of the pack, and goes with the last extent that names it. A content without a pack has its bytes in the table `inlined`.
 
 use crate::ctx::Ctx;
 use crate::db::Db;
 use crate::db::meta::{draw, uncount};
 use crate::db::sql::{FromRow, TableRow, args, row};
 use crate::error::{Result, corrupt_row};
-use rusqlite::OptionalExtension;
+use bytes::Bytes;
+use rusqlite::{OptionalExtension, params_from_iter};
 use std::collections::HashMap;
 use tessera_failpoint as failpoint;
 pub use tessera_wire::meta::FIRST_CONTENT;
 use tessera_wire::meta::{ChunkName, ContentInfo, PackedContent};
 
-row! { for ContentInfo { content_id, hash, len_bytes, chunk_id, chunk_offset, inlined } }
+row! { for ContentInfo { content_id, hash, len_bytes, chunk_id, chunk_offset } }
+
+row! {
+    /// A content that lies in no pack yet.
+    #[derive(Debug, Clone)]
+    pub struct Inlined {
+        pub content_id: u64,
+        pub domain: u32,
+        /// Class of the pack that will take it.
+        pub class_id: u32,
+        /// When it was written.
+        pub since_ns: i64,
+        pub bytes: Bytes,
+    }
+}
 
 /// Whether an extent that names `id` names a content.
 pub fn is_content(id: u64) -> bool {
@@ -36,19 +51,63 @@ pub fn insert(ctx: &mut Ctx<'_>, chunk_id: u64, content: &PackedContent) -> Resu
     Ok(content_id)
 }
 
-/// Draws an id for a content that no pack has, and inserts it with its bytes, without references.
+/// Draws an id for a content of a domain that no pack has, and inserts it with its bytes, without references. A pack of this class will take it.
 ///
 /// # Errors
 /// The database fails.
-pub fn insert_inlined(ctx: &mut Ctx<'_>, name: &ChunkName, bytes: &[u8]) -> Result<u64> {
-    assert_eq!(bytes.len() as u64, name.len_bytes, "the request was checked: {name:?}");
+pub fn insert_inlined(
+    ctx: &mut Ctx<'_>,
+    (domain, class_id): (u32, u32),
+    name: &ChunkName,
+    bytes: Bytes,
+) -> Result<u64> {
     let content_id = draw(&mut ctx.meta.next_content);
     ctx.db.run(
-        "INSERT INTO contents (content_id, chunk_id, chunk_offset, len_bytes, hash, refs, inlined) VALUES (?1, 0, 0, ?2, ?3, 0, ?4)",
-        args![content_id, name.len_bytes, &name.hash[..], bytes],
+        "INSERT INTO contents (content_id, chunk_id, chunk_offset, len_bytes, hash, refs) VALUES (?1, 0, 0, ?2, ?3, 0)",
+        args![content_id, name.len_bytes, name.hash],
     )?;
+    let row = Inlined { content_id, domain, class_id, since_ns: ctx.now_ns, bytes };
+    let sql = "INSERT INTO inlined (content_id, domain, class_id, since_ns, bytes) VALUES (?1, ?2, ?3, ?4, ?5)";
+    ctx.db.exec(sql, params_from_iter(row.values()))?;
     ctx.meta.inlined_bytes += name.len_bytes;
     Ok(content_id)
+}
+
+/// The content of this name that lies in no pack, if the domain has it. The manager has compared it with its name.
+///
+/// # Errors
+/// The database fails.
+pub fn find_inlined(db: &Db, domain: u32, name: &ChunkName) -> rusqlite::Result<Option<u64>> {
+    let sql = "SELECT content_id FROM contents JOIN inlined USING (content_id)
+               WHERE chunk_id = 0 AND hash = ?1 AND len_bytes = ?2 AND domain = ?3 ORDER BY content_id LIMIT 1";
+    db.first(sql, args![name.hash, name.len_bytes, domain])
+}
+
+/// The row of a content that lies in no pack.
+///
+/// # Errors
+/// The database fails.
+pub fn inlined(db: &Db, content_id: u64) -> rusqlite::Result<Option<Inlined>> {
+    let mut select = db.stmt(&Inlined::select("FROM inlined WHERE content_id = ?1"))?;
+    select.query_row(args![content_id], Inlined::of).optional()
+}
+
+/// Contents that lie in no pack and were written at `until_ns` or before, from the one after `after` on, at most `limit`.
+///
+/// # Errors
+/// The database fails.
+pub fn inlined_until(db: &Db, after: u64, until_ns: i64, limit: usize) -> rusqlite::Result<Vec<Inlined>> {
+    let sql = "FROM inlined WHERE content_id > ?1 AND since_ns <= ?2 ORDER BY content_id LIMIT ?3";
+    db.all(&Inlined::select(sql), args![after, until_ns, limit])
+}
+
+/// A content lies in the metadata no more.
+fn forget_inlined(ctx: &mut Ctx<'_>, content_id: u64, len_bytes: u64) -> Result<()> {
+    ctx.db.run("DELETE FROM inlined WHERE content_id = ?1", args![content_id])?;
+    if !failpoint::is_active("manager.inlined_leak") {
+        uncount(&mut ctx.meta.inlined_bytes, len_bytes, "inlined_bytes")?;
+    }
+    Ok(())
 }
 
 /// Adds `change` to the references of a content. If none is left, removes the row and returns its pack, if it has one.
@@ -63,9 +122,7 @@ pub fn change_refs(ctx: &mut Ctx<'_>, content_id: u64, change: i64) -> Result<Op
     let sql = "DELETE FROM contents WHERE content_id = ?1 AND refs + ?2 = 0 RETURNING chunk_id, len_bytes";
     match ctx.db.first(sql, args![content_id, change])? {
         Some((0u64, len_bytes)) => {
-            if !failpoint::is_active("manager.inlined_leak") {
-                uncount(&mut ctx.meta.inlined_bytes, len_bytes, "inlined_bytes")?;
-            }
+            forget_inlined(ctx, content_id, len_bytes)?;
             return Ok(None);
         }
         Some((chunk_id, _)) => return Ok(Some(chunk_id)),
@@ -104,24 +161,19 @@ pub fn by_place(db: &Db, chunk_id: u64) -> rusqlite::Result<ByPlace> {
     Ok(found)
 }
 
-/// Moves a content from one pack to a place in another, if it lies in `from` still and has this name and length there.
+/// Moves a content to a place in a pack, if it lies in the pack `from` still (0: in the metadata) and has this name and length there.
 ///
 /// # Errors
 /// The database fails.
-pub fn relocate(
-    ctx: &Ctx<'_>,
-    content_id: u64,
-    from: u64,
-    (chunk_id, to): (u64, &PackedContent),
-) -> rusqlite::Result<bool> {
-    assert!(
-        from != 0 && from != chunk_id && !is_content(chunk_id),
-        "content {content_id}: moved from {from} to {chunk_id}"
-    );
+pub fn relocate(ctx: &mut Ctx<'_>, content_id: u64, from: u64, (chunk_id, to): (u64, &PackedContent)) -> Result<bool> {
+    assert!(from != chunk_id && !is_content(chunk_id), "content {content_id}: moved from {from} to {chunk_id}");
     let sql = "UPDATE contents SET chunk_id = ?3, chunk_offset = ?4
                WHERE content_id = ?1 AND chunk_id = ?2 AND hash = ?5 AND len_bytes = ?6";
     let moved = ctx.db.run(sql, args![content_id, from, chunk_id, to.offset, to.hash, to.len_bytes])?;
     assert!(moved <= 1, "content {content_id}: ids are unique");
+    if moved == 1 && from == 0 {
+        forget_inlined(ctx, content_id, to.len_bytes)?;
+    }
     Ok(moved == 1)
 }
 

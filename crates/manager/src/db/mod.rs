@@ -58,7 +58,9 @@ pub(crate) const LOG_KEPT_BYTES: u64 = 2 * CHECKPOINT_PAGES * PAGE_BYTES as u64;
 /// Steps from schema version `i + 1` to `i + 2`.
 const MIGRATIONS: &[&str] = &[
     "CREATE TABLE unpacked (ino INTEGER PRIMARY KEY, since_ns INTEGER NOT NULL)",
-    "ALTER TABLE contents ADD COLUMN inlined BLOB NOT NULL DEFAULT x'';
+    "CREATE TABLE inlined (content_id INTEGER PRIMARY KEY, domain INTEGER NOT NULL, class_id INTEGER NOT NULL, since_ns INTEGER NOT NULL,
+                           bytes BLOB NOT NULL);
+     CREATE INDEX contents_inlined ON contents (hash) WHERE chunk_id = 0;
      ALTER TABLE meta ADD COLUMN inlined_bytes INTEGER NOT NULL DEFAULT 0",
 ];
 const _: () = assert!(MIGRATIONS.len() as i64 == SCHEMA_VERSION - 1);

@@ -208,17 +208,27 @@ CREATE INDEX chunks_unreferenced ON chunks (kept, zero_since_ns) WHERE refs = 0;
 
 -- A named range of a chunk that is a pack: the content of a small file, or a piece of it. Extents name it as they name chunks, so a
 -- pack is written anew by changing rows here and no page. `refs` = extents in pages, staged_pages and dropped_pages that name it; at
--- 0 the row goes. A content of a tiny file lies here itself until the file moves into a pack (`inlined`).
+-- 0 the row goes. A content of a tiny file lies in `inlined` until it moves into a
+-- pack.
 CREATE TABLE contents (
     content_id   INTEGER PRIMARY KEY,                 -- from 2^48 on; never reused
-    chunk_id     INTEGER NOT NULL,                    -- the pack; 0: none
+    chunk_id     INTEGER NOT NULL,                    -- the pack; 0: it has a row of `inlined`
     chunk_offset INTEGER NOT NULL,
     len_bytes    INTEGER NOT NULL,
     hash         BLOB    NOT NULL,                    -- BLAKE3-256, as the writer gave it; readers compare
-    refs         INTEGER NOT NULL,
-    inlined      BLOB    NOT NULL DEFAULT x''         -- its bytes, if chunk_id is 0
+    refs         INTEGER NOT NULL
 );
 CREATE INDEX contents_by_chunk ON contents (chunk_id, len_bytes);
+CREATE INDEX contents_inlined ON contents (hash) WHERE chunk_id = 0;
+
+-- The bytes of contents that lie in no pack yet. The manager has compared them with their names, so other files of the domain share them.
+CREATE TABLE inlined (
+    content_id INTEGER PRIMARY KEY,
+    domain     INTEGER NOT NULL,
+    class_id   INTEGER NOT NULL,                      -- of the pack that will take it
+    since_ns   INTEGER NOT NULL,
+    bytes      BLOB    NOT NULL
+);
 
 -- Fragments that are absent from the disk that should hold them. The loss of a disk writes no rows: the backfills of
 -- its groups find the chunks through chunks_by_pg.

@@ -71,8 +71,8 @@ fn check_fence(ctx: &mut Ctx, request: &Commit, ino: u64) -> Result<()> {
     refuse(Code::LockLost, text)
 }
 
-/// The contents without packs that a commit has brought, by their ids.
-pub(super) type Inlined = BTreeMap<u64, ChunkName>;
+/// The contents without packs that a one-shot commit names, by their ids, and whether it has brought them.
+pub(super) type Inlined = BTreeMap<u64, (ChunkName, bool)>;
 
 /// A commit while it is applied.
 pub(super) struct Committer<'a> {
@@ -171,7 +171,8 @@ impl<'a> Committer<'a> {
         let look_at_missing = missing::any(ctx.db)?;
         let mut stale = Vec::new();
         let mut writes = Vec::new();
-        let inlined_bytes: u64 = self.inlined.values().map(|name| name.len_bytes).sum();
+        let brought = self.inlined.values().filter(|(_, is_new)| *is_new);
+        let inlined_bytes: u64 = brought.map(|(name, _)| name.len_bytes).sum();
         let (mut new_bytes, mut missing) = (inlined_bytes, 0);
         let mut ids: Vec<u64> = chunks.keys().copied().collect();
         ids.sort_unstable();
@@ -263,7 +264,7 @@ impl<'a> Committer<'a> {
             versions::trim(ctx, &inode, self.policy.lifetime, &mut self.refs)?;
         }
         expiry::note(ctx, &inode, self.policy)?;
-        unpacked::note(ctx, &inode, self.policy, &request.extents, !self.inlined.is_empty())?;
+        unpacked::note(ctx, &inode, self.policy, &request.extents)?;
         end_session(ctx, request, &self.session, &inode)?;
         Ok(CommitReply {
             ino: inode.ino,
@@ -328,7 +329,7 @@ impl<'a> Committer<'a> {
 fn named_chunks(ctx: &Ctx, request: &Commit, session: &Session, inlined: &Inlined) -> Result<HashMap<u64, Chunk>> {
     let mut chunks: HashMap<u64, Chunk> = HashMap::with_capacity(request.extents.len());
     for extent in request.extents.iter().filter(|extent| extent.chunk_id != 0) {
-        if let Some(name) = inlined.get(&extent.chunk_id) {
+        if let Some((name, _)) = inlined.get(&extent.chunk_id) {
             check_extent(extent, &name.hash, name.len_bytes)?;
             continue;
         }

@@ -6,8 +6,8 @@
 //! collection like any pending chunk (P4). The commit does the dedup lookup: if the content is already stored, the file gets
 //! the stored chunk, and the preallocated chunk becomes garbage.
 //!
-//! A tiny file needs no chunk: the commit brings its bytes, and the metadata keeps them until the file moves into a pack
-//! ([`crate::files::unpacked`]). They are as safe as the file's name, and no node is asked.
+//! A tiny file needs no chunk: the commit brings its bytes, and the metadata keeps them until a pack takes them
+//! (`Commit.pack.moved`). They are as safe as the file's name, and no node is asked.
 
 use crate::chunks::contents;
 use crate::chunks::dedup::{self, DedupQuery};
@@ -27,7 +27,7 @@ use crate::placement::room::Purpose;
 use crate::placement::select::{self, ChunkSpec};
 use std::collections::HashMap;
 use tessera_failpoint as failpoint;
-use tessera_policy::{Lifetime, Placement, Policy};
+use tessera_policy::{Placement, Policy};
 use tessera_wire::Code;
 use tessera_wire::meta::*;
 
@@ -37,8 +37,9 @@ const MAX_PREALLOCATED: u32 = 256;
 const EXPECTED_BYTES: u64 = 64 << 10;
 /// Most bytes of tiny files in the metadata. Databases, snapshots and new managers carry all of them.
 const MOST_INLINED_BYTES: u64 = 128 << 20;
-/// Most of them of one file.
-const MOST_INLINED_OF_FILE: u64 = 16 << 10;
+/// Most of them of one file, and most extents of it.
+const MOST_INLINED_OF_FILE: usize = 16 << 10;
+const MOST_INLINED_EXTENTS: usize = 64;
 
 /// Draws the preallocated chunks that `request` asks for, of class `spec`. `None` if the policy asks for certain hosts, or if
 /// there is no space.
@@ -102,18 +103,17 @@ pub(crate) fn preallocate(
 pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &OpenWrite) -> Result<CommitReply> {
     check(ctx, request, open_request)?;
     let OpenedWriter { session, policy, .. } = open::begin(ctx, open_request)?;
-    let Filled { known, inlined } = fill(ctx, &session, &policy, request, open_request)?;
+    let Filled { known, brought, inlined } = fill(ctx, &session, &policy, request, open_request)?;
     let mut request = Commit { inlined: Vec::new(), ..request.clone() };
     for extent in &mut request.extents {
-        let stored = known.get(&extent.chunk_id).or_else(|| inlined.ids.get(&extent.chunk_id));
+        let stored = known.get(&extent.chunk_id).or_else(|| brought.get(&extent.chunk_id));
         extent.chunk_id = stored.copied().unwrap_or(extent.chunk_id);
     }
     request.acks.retain(|ack| !known.contains_key(&ack.chunk_id));
     let spec = open::scheme_spec(&open_request.redundancy, &policy, request.size_bytes)?;
     let writer = session.clone();
-    let is_inlined = !inlined.ids.is_empty();
-    let mut reply = commit::commit_in(ctx, &request, session, (&policy, inlined.contents))?;
-    if is_inlined && !reply.stale.is_empty() {
+    let mut reply = commit::commit_in(ctx, &request, session, (&policy, inlined))?;
+    if !brought.is_empty() && !reply.stale.is_empty() {
         return refuse(Code::SessionExpired, "content that was stored before is not complete; open the file");
     }
     if reply.stale.is_empty() && open_request.preallocate > 0 {
@@ -131,17 +131,11 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &Op
 /// What became of the chunks that a commit names.
 #[derive(Default)]
 struct Filled {
-    /// The client's id of each that is stored already: the stored chunk.
+    /// The client's id of each that is stored already: the stored chunk, or content.
     known: HashMap<u64, u64>,
-    inlined: InlinedIds,
-}
-
-/// Contents that the commit brought.
-#[derive(Default)]
-struct InlinedIds {
-    /// By the client's ids.
-    ids: HashMap<u64, u64>,
-    contents: Inlined,
+    /// The client's id of each that the commit brought: the new content.
+    brought: HashMap<u64, u64>,
+    inlined: Inlined,
 }
 
 /// Whether the client has stored nothing under an id: it names content that it believes to be here, or brings it.
@@ -174,15 +168,18 @@ fn check(ctx: &Ctx, request: &Commit, open_request: &OpenWrite) -> Result<()> {
 
 /// Checks the bytes that a commit brings: they are what the names say (P2), and the file has all of them.
 fn check_inlined(request: &Commit, open_request: &OpenWrite) -> Result<()> {
-    if request.inlined.is_empty() {
+    let (brought, chunks) = (request.inlined.len(), open_request.chunks.len());
+    if brought == 0 {
         return Ok(());
     }
-    if request.inlined.len() != open_request.chunks.len() || !request.preallocated_ids.iter().all(|id| is_of_known(*id))
-    {
-        let (brought, chunks) = (request.inlined.len(), open_request.chunks.len());
+    if brought != chunks || !request.preallocated_ids.iter().all(|id| is_of_known(*id)) {
         return invalid(format!(
             "the bytes of {brought} of {chunks} chunks; send those of each, under ids of your own"
         ));
+    }
+    let bytes: usize = request.inlined.iter().map(|bytes| bytes.len()).sum();
+    if bytes > MOST_INLINED_OF_FILE || request.extents.len() > MOST_INLINED_EXTENTS {
+        return refuse(Code::SessionExpired, "the file is not tiny; store its chunks");
     }
     for (at, (name, bytes)) in open_request.chunks.iter().zip(&request.inlined).enumerate() {
         let is_equal = name.len_bytes == bytes.len() as u64 && name.hash[..] == blake3::hash(bytes).as_bytes()[..];
@@ -196,20 +193,28 @@ fn check_inlined(request: &Commit, open_request: &OpenWrite) -> Result<()> {
     Ok(())
 }
 
-/// Refuses bytes that the metadata does not take: they would not leave it for a pack, or there are too many already.
+/// Refuses bytes that the metadata does not take: a pack would not, or there are too many already.
 fn admit_inlined(ctx: &Ctx, policy: &Policy, request: &Commit) -> Result<()> {
     let bytes: u64 = request.inlined.iter().map(|bytes| bytes.len() as u64).sum();
-    // Older versions do not move.
-    let keeps_one = policy.lifetime == Lifetime::Replace { versions: 1 };
-    if !keeps_one || !unpacked::gains(request.size_bytes, policy) {
+    if !unpacked::gains(request.size_bytes, policy) {
         return refuse(Code::SessionExpired, "a file of this policy does not move into a pack; store its chunks");
     }
-    match (bytes > MOST_INLINED_OF_FILE, ctx.meta.inlined_bytes.saturating_add(bytes) > MOST_INLINED_BYTES) {
-        (true, _) => refuse(Code::SessionExpired, "the file is not tiny; store its chunks"),
-        (_, true) => {
+    match ctx.meta.inlined_bytes.saturating_add(bytes) > MOST_INLINED_BYTES {
+        true => {
             refuse(Code::SessionExpired, "the metadata has as many bytes of tiny files as it takes; store the chunks")
         }
-        _ => Ok(()),
+        false => Ok(()),
+    }
+}
+
+/// The class of the packs that take small files of this policy.
+fn class_of_packs(ctx: &mut Ctx, policy: &Policy) -> Result<u32> {
+    match groups::class_for(ctx, &policy.scheme(u64::MAX).to_string()) {
+        Ok(class) => Ok(class.class_id),
+        Err(Failure::Refused(error)) if matches!(error.code(), Code::TooFewHosts | Code::NoSpace) => {
+            refuse(Code::SessionExpired, format!("no pack could take the file ({}); store its chunks", error.message))
+        }
+        Err(failure) => Err(failure),
     }
 }
 
@@ -235,8 +240,10 @@ fn fill(
     }
     let question = DedupQuery::new(ctx, session, policy, &class, &[])?;
     let scope = dedup::scope(policy, session.ino);
+    let mut pack_class = 0;
     if !request.inlined.is_empty() {
         admit_inlined(ctx, policy, request)?;
+        pack_class = class_of_packs(ctx, policy)?;
     }
     for (at, (&preallocated_id, name)) in request.preallocated_ids.iter().zip(&open_request.chunks).enumerate() {
         let preallocated = match is_of_known(preallocated_id) {
@@ -248,9 +255,14 @@ fn fill(
             continue;
         }
         if let Some(bytes) = request.inlined.get(at) {
-            let content_id = contents::insert_inlined(ctx, name, bytes)?;
-            filled.inlined.ids.insert(preallocated_id, content_id);
-            filled.inlined.contents.insert(content_id, name.clone());
+            let there = contents::find_inlined(ctx.db, session.domain, name)?;
+            let content_id = match there {
+                Some(content_id) => content_id,
+                None => contents::insert_inlined(ctx, (session.domain, pack_class), name, bytes.clone())?,
+            };
+            let ids = if there.is_some() { &mut filled.known } else { &mut filled.brought };
+            ids.insert(preallocated_id, content_id);
+            filled.inlined.entry(content_id).or_insert((name.clone(), there.is_none()));
             continue;
         }
         let Some(pg_id) = preallocated else {

@@ -36,11 +36,11 @@ pub(super) fn check_policy(policy: &Policy) -> Result<()> {
 pub(super) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenedWriter> {
     let opened = match request.pack_like {
         0 => open::begin(ctx, request)?,
-        chunk_id => like(ctx, request, chunk_id)?,
+        id => like(ctx, request, id)?,
     };
     check_policy(&opened.policy)?;
     let Session { kind, client_id, started_ns, domain, hints, host, reserved_bytes, .. } = opened.session;
-    let rewrites = request.pack_like != 0;
+    let rewrites = request.pack_like != 0 && !contents::is_content(request.pack_like);
     let session =
         Session { kind, client_id, started_ns, domain, hints, host, reserved_bytes, rewrites, ..Default::default() };
     Ok(OpenedWriter { session, policy: opened.policy, base_size_bytes: 0 })
@@ -51,17 +51,22 @@ pub(super) fn is_of_pack(session: &Session) -> bool {
     session.ino == 0 && session.parent == 0
 }
 
-fn like(ctx: &Ctx, request: &OpenWrite, chunk_id: u64) -> Result<OpenedWriter> {
-    let Some(chunk) = Chunk::find(ctx, chunk_id)? else {
-        return refuse(Code::NotFound, format!("pack {chunk_id} is gone; ask ListPacks again"));
+/// The session of a pack of the class and domain of a pack, or of a content that lies in none yet.
+fn like(ctx: &Ctx, request: &OpenWrite, id: u64) -> Result<OpenedWriter> {
+    let found = match contents::is_content(id) {
+        true => contents::inlined(ctx.db, id)?.map(|content| (content.class_id, content.domain)),
+        false => Chunk::find(ctx, id)?.map(|chunk| (chunk.class_id, chunk.domain)),
     };
-    let redundancy = Hint { name: "redundancy".into(), value: ctx.class(chunk.class_id)?.spec.clone() };
+    let Some((class_id, domain)) = found else {
+        return refuse(Code::NotFound, format!("pack {id} is gone; ask ListPacks or ListInlined again"));
+    };
+    let redundancy = Hint { name: "redundancy".into(), value: ctx.class(class_id)?.spec.clone() };
     let hints = HintSet::default().with(&[redundancy])?;
     let session = Session {
         kind: WRITER,
         client_id: ctx.client_id,
         started_ns: ctx.now_ns,
-        domain: chunk.domain,
+        domain,
         hints: hints.column(),
         reserved_bytes: request.size_hint_bytes,
         ..Default::default()
@@ -96,7 +101,8 @@ pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<Com
         opened.push(refused(rules.open(ctx, file, &mut named))?);
     }
     let mut moves = RefChanges::of_unfinished();
-    if whole.missing > 0 && !pack.moved_files.is_empty() {
+    let takes_whole = !pack.moved_files.is_empty() || pack.moved.iter().any(|moved| moved.from_chunk_id == 0);
+    if whole.missing > 0 && takes_whole {
         // What the files have now is complete.
         let text = format!("{} fragments of the pack are missing; files move only into a whole one", whole.missing);
         return refuse(Code::TooFewFragments, text);
@@ -176,7 +182,8 @@ fn check(request: &Commit, pack: &Pack) -> Result<()> {
         }
     }
     let moved_to = pack.moved.iter().map(|moved| moved.place);
-    let mut moved_to = moved_to.chain(pack.moved_files.iter().flat_map(|file| file.places.iter().copied()));
+    let of_files = pack.moved_files.iter().flat_map(|file| file.places.iter().copied());
+    let mut moved_to = moved_to.chain(of_files.filter(|place| *place != 0));
     if moved_to.any(|place| !(1..=contents as u64).contains(&place)) {
         return invalid("a content is moved to a place that the pack does not have");
     }
@@ -311,7 +318,7 @@ impl<'a> Places<'a> {
     }
 }
 
-/// Moves contents of older packs of the same domain and class to this one. Returns how many.
+/// Moves contents of older packs, or out of the metadata, of the same domain and class to this one. Returns how many.
 fn move_contents(
     ctx: &mut Ctx,
     (chunk_id, session): (u64, &Session),
@@ -323,11 +330,18 @@ fn move_contents(
     for MovedContent { content_id, from_chunk_id, place } in &pack.moved {
         // The request was checked: the place exists.
         let to = &pack.contents[*place as usize - 1];
-        let fits = Chunk::find(ctx, *from_chunk_id)?.is_some_and(|from| {
-            from.chunk_id != chunk_id && (from.class_id, from.domain) == (class_id, session.domain)
-        });
-        if fits && contents::relocate(ctx, *content_id, *from_chunk_id, (chunk_id, to))? {
-            refs.move_content(*from_chunk_id, chunk_id);
+        let from = match *from_chunk_id {
+            0 => contents::inlined(ctx.db, *content_id)?.map(|content| (content.class_id, content.domain)),
+            from if from == chunk_id => None,
+            from => Chunk::find(ctx, from)?.map(|chunk| (chunk.class_id, chunk.domain)),
+        };
+        if from == Some((class_id, session.domain))
+            && contents::relocate(ctx, *content_id, *from_chunk_id, (chunk_id, to))?
+        {
+            match *from_chunk_id {
+                0 => refs.add_content(chunk_id),
+                from => refs.move_content(from, chunk_id),
+            }
             moved += 1;
         }
     }

@@ -196,8 +196,38 @@ pub fn list_packs(db: &Db, request: &ListPacks) -> Result<ListPacksReply> {
     Ok(reply)
 }
 
+/// Contents without packs that one answer to [`ListInlined`] shows, and their bytes: about what one pack takes.
+const MOST_INLINED_SHOWN: usize = 1_024;
+const MOST_INLINED_BYTES_SHOWN: usize = 1 << 20;
+
+/// Answers [`ListInlined`].
+///
+/// # Errors
+/// The database fails.
+pub fn list_inlined(view: &View, request: &ListInlined) -> Result<ListInlinedReply> {
+    let unwritten_ns = i64::try_from(request.unwritten_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
+    let until_ns = view.now_ns.saturating_sub(unwritten_ns);
+    let mut reply = ListInlinedReply::default();
+    let mut bytes = 0;
+    for row in contents::inlined_until(view.db, request.after, until_ns, MOST_INLINED_SHOWN)? {
+        let Some(content) = contents::find(view.db, row.content_id)? else { continue };
+        bytes += row.bytes.len();
+        let content = Some(ContentInfo { inlined: row.bytes, ..content });
+        reply.contents.push(InlinedContent { content, domain: row.domain, class_id: row.class_id });
+        if reply.contents.len() == MOST_INLINED_SHOWN || bytes >= MOST_INLINED_BYTES_SHOWN {
+            reply.next_after = row.content_id;
+            break;
+        }
+    }
+    Ok(reply)
+}
+
 fn content_infos(db: &Db, ids: BTreeSet<u64>) -> Result<Vec<ContentInfo>> {
     let info = |id| match contents::find(db, id)? {
+        Some(content) if content.chunk_id == 0 => {
+            let inlined = contents::inlined(db, id)?.map(|row| row.bytes).unwrap_or_default();
+            Ok(ContentInfo { inlined, ..content })
+        }
         Some(content) => Ok(content),
         None => Err(corrupt_row(format!("contents, row {id}"), "a page names it, and it is not there (P4)").into()),
     };

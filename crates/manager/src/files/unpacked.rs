@@ -26,17 +26,13 @@ pub(super) const MOST_BYTES: u64 = 128 << 10;
 /// Files that one answer to [`ListUnpacked`] looks at.
 const FILES_PER_ANSWER: usize = 4_096;
 
-/// Notes after a commit that wrote `extents` whether the file waits for a pack. `inlined`: the commit brought the contents that they name.
+/// Notes after a commit that wrote `extents` whether the file waits for a pack.
 ///
 /// # Errors
 /// The database fails.
-pub fn note(ctx: &Ctx, inode: &Inode, policy: &Policy, extents: &[Extent], inlined: bool) -> Result<()> {
-    let mut named = extents.iter().map(|extent| extent.chunk_id).filter(|id| *id != 0).peekable();
-    if named.peek().is_none() {
-        return Ok(()); // A cut: what is left of the file waits as before.
-    }
-    let in_pack = !inlined && named.all(contents::is_content);
-    if !in_pack && gains(inode.size_bytes, policy) {
+pub fn note(ctx: &Ctx, inode: &Inode, policy: &Policy, extents: &[Extent]) -> Result<()> {
+    let has_chunks = extents.iter().any(|extent| extent.chunk_id != 0 && !contents::is_content(extent.chunk_id));
+    if has_chunks && gains(inode.size_bytes, policy) {
         let sql = "INSERT OR REPLACE INTO unpacked (ino, since_ns) VALUES (?1, ?2)";
         ctx.db.run(sql, args![inode.ino, ctx.now_ns])?;
     } else if inode.version_number > 1 {
@@ -115,8 +111,7 @@ pub(super) fn move_files(
     Ok(moved)
 }
 
-/// Moves one file, if each extent of its current version is a whole chunk, or a whole content without a pack, that the place named for it
-/// equals.
+/// Moves one file, if each extent of its current version is a whole chunk that the place named for it equals, or names a content and stays.
 fn move_file(
     ctx: &mut Ctx,
     file: &MovedFile,
@@ -125,21 +120,26 @@ fn move_file(
 ) -> Result<bool> {
     let Some(page) = versions::only_page(ctx.db, file.ino)? else { return Ok(false) };
     let mut extents = pages::decode(page.start, &page.extents);
-    if extents.is_empty() || extents.len() != file.places.len() {
+    if file.places.iter().all(|place| *place == 0) || extents.len() != file.places.len() {
         return Ok(false);
     }
     for (extent, place) in extents.iter().zip(&file.places) {
+        let stays = contents::is_content(extent.chunk_id);
+        if extent.chunk_id == 0 || stays != (*place == 0) {
+            return Ok(false);
+        }
+        if stays {
+            continue;
+        }
         let content = places.content(*place);
-        let named = match contents::is_content(extent.chunk_id) {
-            true => contents::find(ctx.db, extent.chunk_id)?.filter(|c| c.chunk_id == 0).map(|c| (c.hash, c.len_bytes)),
-            false => Chunk::find(ctx, extent.chunk_id)?.map(|chunk| (chunk.hash, chunk.len_bytes)),
-        };
-        let is_equal = named.is_some_and(|(hash, len_bytes)| hash == content.hash && len_bytes == content.len_bytes);
+        let chunk = Chunk::find(ctx, extent.chunk_id)?;
+        let is_equal =
+            chunk.is_some_and(|chunk| chunk.hash == content.hash[..] && chunk.len_bytes == content.len_bytes);
         if !is_equal && !failpoint::is_active("manager.moves_files_unlooked") {
             return Ok(false);
         }
     }
-    for (extent, place) in extents.iter_mut().zip(&file.places) {
+    for (extent, place) in extents.iter_mut().zip(&file.places).filter(|(_, place)| **place != 0) {
         extent.chunk_id = places.id(ctx, *place, refs)?;
     }
     versions::name_elsewhere(ctx.db, file.ino, &page, &extents)?;

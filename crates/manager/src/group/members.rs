@@ -98,8 +98,12 @@ impl Manager {
 
 /// Nodes whose voter is a member, or may become one before the next look.
 fn log_keepers(found: &[(u64, Candidate)], peer: &Peer) -> BTreeSet<u64> {
-    let is_member = |id: u64| peer.membership().members.iter().any(|member| member.id == id);
-    let keeps = |(_, found): &&(u64, Candidate)| !found.must_go || is_member(found.member.id);
+    // A node whose directory was replaced has a new id, and the group may still count the old one.
+    let is_of = |node: &Member, member: &Member| {
+        member.id == node.id || (member.kind() == PeerKind::Voter && member.name == node.name)
+    };
+    let is_member = |node: &Member| peer.membership().members.iter().any(|member| is_of(node, member));
+    let keeps = |(_, found): &&(u64, Candidate)| !found.must_go || is_member(&found.member);
     found.iter().filter(keeps).map(|(node_id, _)| *node_id).collect()
 }
 

@@ -243,6 +243,7 @@ table! {
         OpenRead => reads::open_read;
         ListExtents => |view, _, r| reads::list_extents(view, r);
         ListUnpacked => |view, _, r| unpacked::list(view, r);
+        ListInlined => |view, _, r| reads::list_inlined(view, r);
         RenewSession => |view, _, r| reads::renew(view, r);
         GetMap => |view, _, r| delta::get_map(view, r);
         GetStatus => |view, _, _| status::get_status(view);

@@ -68,10 +68,13 @@ impl WriteCore {
     /// Whether the commit may bring the bytes of these chunks, all of the file. The manager decides by the file's own policy.
     fn may_inline(&self, policy: &Policy, chunks: &[usize]) -> bool {
         let bytes: u64 = chunks.iter().map(|index| self.chunks[*index].len_bytes).sum();
-        let moves =
-            policy.scheme(bytes) != policy.scheme(u64::MAX) && policy.lifetime == Lifetime::Replace { versions: 1 };
+        // A short file of many holes or repetitions is small, a long one is not.
+        let size_bytes = self.file_bytes(0);
+        let moves = policy.scheme(size_bytes) != policy.scheme(u64::MAX);
+        let stays = !matches!(policy.lifetime, Lifetime::Purge { .. });
         (1..=self.options.inline_bytes).contains(&bytes)
             && moves
+            && stays
             && policy.dedup == Dedup::All
             && self.view.read().preallocated.may_inline(self.now)
     }

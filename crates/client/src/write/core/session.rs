@@ -135,7 +135,7 @@ impl WriteCore {
 
     /// Length the file will have, as far as known: `redundancy=auto` depends on it. A stream of unknown length
     /// that did not end within the first buffer counts as large.
-    fn file_bytes(&self, base: u64) -> u64 {
+    pub(super) fn file_bytes(&self, base: u64) -> u64 {
         if let Some(length_bytes) = self.session.length_bytes {
             return length_bytes;
         }

@@ -1,0 +1,109 @@
+//! Contents of tiny files move out of the metadata into packs. Rows of contents change, and no file does.
+
+use super::Cancel;
+use super::moving::{MovedFiles, holds_its_contents};
+use super::pack::{FEWEST_FILES, MOST_CONTENTS, PACK_BYTES, Packing};
+use crate::client::Client;
+use crate::error::Error;
+use crate::write::core::PackParams;
+use std::time::Duration;
+use tessera_accel::hash::chunk_hash;
+use tessera_wire::Code;
+use tessera_wire::meta::*;
+
+/// Contents of one domain that will move into one pack of one class.
+struct Batch {
+    domain: u32,
+    class_id: u32,
+    packing: Packing,
+    moved: Vec<MovedContent>,
+}
+
+impl Client {
+    /// Moves contents that were written so long ago, of those that `is_mine` chooses by id. Fewer than four of a kind stay.
+    pub(super) fn move_inlined(
+        &self,
+        unwritten: Duration,
+        is_mine: impl Fn(u64) -> bool,
+        cancel: &Cancel,
+        all: &mut MovedFiles,
+    ) -> Result<(), Error> {
+        let unwritten_ms = u64::try_from(unwritten.as_millis()).unwrap_or(u64::MAX);
+        let (mut batches, mut after) = (Vec::<Batch>::new(), 0);
+        loop {
+            let listed = self.ask(&ListInlined { after, unwritten_ms })?;
+            for InlinedContent { content, domain, class_id } in listed.contents {
+                let Some(content) = content.filter(|content| is_mine(content.content_id)) else { continue };
+                if cancel.is_cancelled() || all.failed.is_some() {
+                    return Ok(());
+                }
+                let is_like = |batch: &Batch| (batch.domain, batch.class_id) == (domain, class_id);
+                let at = batches.iter().position(is_like).unwrap_or_else(|| {
+                    batches.push(Batch::of(domain, class_id));
+                    batches.len() - 1
+                });
+                if !batches[at].has_room(&content) {
+                    let full = std::mem::replace(&mut batches[at], Batch::of(domain, class_id));
+                    self.move_contents(full, cancel, all);
+                }
+                batches[at].add(&content);
+            }
+            if listed.next_after <= after {
+                break;
+            }
+            after = listed.next_after;
+        }
+        batches.into_iter().for_each(|batch| self.move_contents(batch, cancel, all));
+        Ok(())
+    }
+
+    fn move_contents(&self, batch: Batch, cancel: &Cancel, all: &mut MovedFiles) {
+        if batch.moved.len() < FEWEST_FILES || all.failed.is_some() {
+            return;
+        }
+        let likes: Vec<u64> = batch.moved.iter().map(|moved| moved.content_id).collect();
+        let (bytes, contents) = batch.packing.finish();
+        let pack = Pack { contents, moved: batch.moved, ..Pack::default() };
+        if !holds_its_contents(&bytes, &pack) {
+            return;
+        }
+        for like in likes {
+            match self.commit_pack(bytes.clone(), PackParams { pack: pack.clone(), like }, cancel) {
+                // It is gone, or in a pack by now.
+                Err(error) if error.code() == Code::NotFound => {}
+                Err(error) => return all.failed = Some(error),
+                Ok(moved) => {
+                    assert!(moved <= pack.moved.len() as u64, "{moved} of {} contents moved", pack.moved.len());
+                    all.contents += moved;
+                    all.pack_bytes += if moved > 0 { bytes.len() as u64 } else { 0 };
+                    return;
+                }
+            }
+        }
+    }
+}
+
+impl Batch {
+    fn of(domain: u32, class_id: u32) -> Batch {
+        Batch { domain, class_id, packing: Packing::default(), moved: Vec::new() }
+    }
+
+    fn has_room(&self, content: &ContentInfo) -> bool {
+        self.packing.len_bytes() + content.inlined.len() <= PACK_BYTES
+            && self.packing.count() < MOST_CONTENTS
+            && self.moved.len() < MOST_CONTENTS
+    }
+
+    /// Adds a content, unless its bytes have rotted: then its readers are told, and the others move.
+    fn add(&mut self, content: &ContentInfo) {
+        let hash = chunk_hash(&content.inlined).0;
+        if content.inlined.len() as u64 != content.len_bytes || hash[..] != content.hash[..] {
+            return tracing::warn!(
+                content_id = content.content_id,
+                "a content in the metadata is not what its name says"
+            );
+        }
+        let place = self.packing.place(hash, &content.inlined);
+        self.moved.push(MovedContent { content_id: content.content_id, from_chunk_id: 0, place });
+    }
+}
