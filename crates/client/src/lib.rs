@@ -60,6 +60,6 @@ pub use tessera_net::boot_ns;
 pub use write::compact::Compacted;
 pub use write::core::{Owner, Times, WriteDone};
 pub use write::input::{ReadHoles, Source};
-pub use write::moving::MovedFiles;
+pub use write::moving::{MovedFiles, Share};
 pub use write::pack::{PACK_BYTES, PACK_FILES};
 pub use write::{Cancel, Progress, ProgressFn, WriteHandle};

@@ -282,9 +282,9 @@ fn cold_files_move_into_packs_while_they_are_read() {
     let before = stats();
     let handle = client.read_inode(before[4].ino, 0, 0..u64::MAX).unwrap();
     let described = client.describe(&[&path(&name(5))], 0).unwrap().remove(0);
-    let move_all = |unwritten| client.move_into_packs(unwritten, |_| true, &Cancel::default()).unwrap();
+    let move_all = |unwritten| client.move_into_packs(unwritten, Share::ALL, &Cancel::default()).unwrap();
     assert_eq!(move_all(Duration::from_secs(60)), MovedFiles::default(), "all were just written");
-    let none = client.move_into_packs(Duration::ZERO, |_| false, &Cancel::default()).unwrap();
+    let none = client.move_into_packs(Duration::ZERO, Share { own: 1, all: 2 }, &Cancel::default()).unwrap();
     assert_eq!(none, MovedFiles::default(), "none of mine");
     let stored_bytes = || cluster.lock().status().stored_bytes;
     let copies_bytes = stored_bytes();
@@ -341,7 +341,7 @@ fn files_of_many_pieces_move_into_packs() {
             patch.finish().unwrap();
         }
     }
-    let moved = client.move_into_packs(Duration::ZERO, |_| true, &Cancel::default()).unwrap();
+    let moved = client.move_into_packs(Duration::ZERO, Share::ALL, &Cancel::default()).unwrap();
     // The first line of each was in the metadata.
     assert_eq!((moved.files, moved.contents, moved.pack_bytes, moved.failed), (180, 180, 180 * 600, None));
     for i in 0..180 {
@@ -354,7 +354,7 @@ fn files_of_many_pieces_move_into_packs() {
     patch.skip_to(50).unwrap();
     patch.write(&[7; 20]).unwrap();
     patch.finish().unwrap();
-    client.move_into_packs(Duration::ZERO, |_| true, &Cancel::default()).unwrap();
+    client.move_into_packs(Duration::ZERO, Share::ALL, &Cancel::default()).unwrap();
     cluster.lock().check_all_stored();
 }
 
@@ -384,7 +384,7 @@ fn tiny_files_leave_the_metadata() {
         more.finish().unwrap();
         expected[601].extend(line);
     }
-    let move_all = |unwritten| client.move_into_packs(unwritten, |_| true, &Cancel::default()).unwrap();
+    let move_all = |unwritten| client.move_into_packs(unwritten, Share::ALL, &Cancel::default()).unwrap();
     assert_eq!(move_all(Duration::from_secs(60)), MovedFiles::default(), "all were just written");
     let moved = move_all(Duration::ZERO);
     assert_eq!((moved.files, moved.contents), (0, 700), "one is long, and one file with chunks is too few");

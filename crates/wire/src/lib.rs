@@ -34,6 +34,9 @@ pub mod meta {
     /// Ids of contents of packs begin here; those of chunks stay below.
     pub const FIRST_CONTENT: u64 = 1 << 48;
 
+    /// Nodes share work on files and contents by runs of this many ids.
+    pub const SHARE_RUN: u64 = 512;
+
     /// Ids in [`Commit::preallocated_ids`] from here on are the client's own: it names content that the manager is believed to have.
     pub const KNOWN_ID: u64 = 1 << 63;
 

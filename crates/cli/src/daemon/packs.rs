@@ -3,7 +3,7 @@
 
 use crate::exit::{At, Outcome};
 use std::time::Duration;
-use tessera_client::{Cancel, Client, Compacted, Error, MovedFiles, Options};
+use tessera_client::{Cancel, Client, Compacted, Error, MovedFiles, Options, Share};
 use tessera_node::NodeOptions;
 use tessera_wire::meta::GetMap;
 use tessera_wire::{Health, NodeInfo};
@@ -18,9 +18,6 @@ pub struct Upkeep {
     living_percent: u32,
     pack_after: Duration,
 }
-
-/// Files of so many inode numbers one after the other are the share of one node: they were probably made together, and are read together.
-const RUN: u64 = 512;
 
 /// The upkeep of packs by a node with these options, if it is to do any.
 pub fn prepare(node: &NodeOptions) -> Option<Upkeep> {
@@ -81,7 +78,7 @@ impl Upkeep {
             Some((own, all)) => {
                 let cancel = Cancel::default();
                 let done = client.compact_packs(self.living_percent, |pack| pack % all == own, &cancel)?;
-                (done, client.move_into_packs(self.pack_after, |ino| ino / RUN % all == own, &cancel)?)
+                (done, client.move_into_packs(self.pack_after, Share { own, all }, &cancel)?)
             }
             None => Default::default(),
         };

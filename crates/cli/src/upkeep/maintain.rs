@@ -8,7 +8,7 @@ use crate::remote::Store;
 use crate::term::{Out, Progress, units};
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
-use tessera_client::{Cancel, Compacted};
+use tessera_client::{Cancel, Compacted, Share};
 use tessera_wire::meta::{ClusterStatus, ComparisonResult, Counter, MaintainReply, MaintenanceJob, WaitReason};
 use tessera_wire::{DiskInfo, Health};
 
@@ -105,7 +105,7 @@ const MOVED_AFTER: Duration = Duration::from_secs(60);
 
 /// Moves small files that were written by themselves into packs, which are coded: their copies become garbage.
 fn move_into_packs(store: &Store, out: Out) {
-    let done = store.move_into_packs(MOVED_AFTER, |_| true, &Cancel::default());
+    let done = store.move_into_packs(MOVED_AFTER, Share::ALL, &Cancel::default());
     let failed = match done {
         Err(error) => Some(error.to_string()),
         Ok(done) => {

@@ -1,7 +1,7 @@
 //! Contents of tiny files move out of the metadata into packs. Rows of contents change, and no file does.
 
 use super::Cancel;
-use super::moving::{MovedFiles, holds_its_contents};
+use super::moving::{MovedFiles, Share, holds_its_contents};
 use super::pack::{FEWEST_FILES, MOST_CONTENTS, PACK_BYTES, Packing};
 use crate::client::Client;
 use crate::error::Error;
@@ -17,25 +17,22 @@ struct Batch {
     class_id: u32,
     packing: Packing,
     moved: Vec<MovedContent>,
+    /// One before it could not be written.
+    failed: bool,
 }
 
 impl Client {
-    /// Moves contents that were written so long ago, of those that `is_mine` chooses by id. Fewer than four of a kind stay.
-    pub(super) fn move_inlined(
-        &self,
-        unwritten: Duration,
-        is_mine: impl Fn(u64) -> bool,
-        cancel: &Cancel,
-        all: &mut MovedFiles,
-    ) -> Result<(), Error> {
+    /// Moves contents of this share that were written so long ago. Fewer than four of a kind stay, and so do all of a kind that cannot be written
+    /// now.
+    pub(super) fn move_inlined(&self, unwritten: Duration, share: Share, cancel: &Cancel) -> Result<MovedFiles, Error> {
         let unwritten_ms = u64::try_from(unwritten.as_millis()).unwrap_or(u64::MAX);
-        let (mut batches, mut after) = (Vec::<Batch>::new(), 0);
+        let (mut all, mut batches, mut after) = (MovedFiles::default(), Vec::<Batch>::new(), 0);
         loop {
-            let listed = self.ask(&ListInlined { after, unwritten_ms })?;
+            let listed = self.ask(&ListInlined { after, unwritten_ms, own: share.own, all: share.all })?;
             for InlinedContent { content, domain, class_id } in listed.contents {
-                let Some(content) = content.filter(|content| is_mine(content.content_id)) else { continue };
-                if cancel.is_cancelled() || all.failed.is_some() {
-                    return Ok(());
+                let Some(content) = content else { continue };
+                if cancel.is_cancelled() {
+                    return Ok(all);
                 }
                 let is_like = |batch: &Batch| (batch.domain, batch.class_id) == (domain, class_id);
                 let at = batches.iter().position(is_like).unwrap_or_else(|| {
@@ -43,8 +40,9 @@ impl Client {
                     batches.len() - 1
                 });
                 if !batches[at].has_room(&content) {
-                    let full = std::mem::replace(&mut batches[at], Batch::of(domain, class_id));
-                    self.move_contents(full, cancel, all);
+                    let next = Batch { failed: batches[at].failed, ..Batch::of(domain, class_id) };
+                    let full = std::mem::replace(&mut batches[at], next);
+                    batches[at].failed |= !self.move_contents(full, cancel, &mut all);
                 }
                 batches[at].add(&content);
             }
@@ -53,39 +51,48 @@ impl Client {
             }
             after = listed.next_after;
         }
-        batches.into_iter().for_each(|batch| self.move_contents(batch, cancel, all));
-        Ok(())
+        for batch in batches {
+            self.move_contents(batch, cancel, &mut all);
+        }
+        Ok(all)
     }
 
-    fn move_contents(&self, batch: Batch, cancel: &Cancel, all: &mut MovedFiles) {
-        if batch.moved.len() < FEWEST_FILES || all.failed.is_some() {
-            return;
+    /// Whether more of the kind may be written.
+    fn move_contents(&self, batch: Batch, cancel: &Cancel, all: &mut MovedFiles) -> bool {
+        if batch.failed || batch.moved.len() < FEWEST_FILES {
+            return !batch.failed;
         }
         let likes: Vec<u64> = batch.moved.iter().map(|moved| moved.content_id).collect();
         let (bytes, contents) = batch.packing.finish();
         let pack = Pack { contents, moved: batch.moved, ..Pack::default() };
         if !holds_its_contents(&bytes, &pack) {
-            return;
+            return false;
         }
         for like in likes {
             match self.commit_pack(bytes.clone(), PackParams { pack: pack.clone(), like }, cancel) {
                 // It is gone, or in a pack by now.
                 Err(error) if error.code() == Code::NotFound => {}
-                Err(error) => return all.failed = Some(error),
+                // So is another one: the rest is listed again.
+                Err(error) if error.code() == Code::SessionExpired => return true,
+                Err(error) => {
+                    all.failed.get_or_insert(error);
+                    return false;
+                }
                 Ok(moved) => {
                     assert!(moved <= pack.moved.len() as u64, "{moved} of {} contents moved", pack.moved.len());
                     all.contents += moved;
                     all.pack_bytes += if moved > 0 { bytes.len() as u64 } else { 0 };
-                    return;
+                    return true;
                 }
             }
         }
+        true
     }
 }
 
 impl Batch {
     fn of(domain: u32, class_id: u32) -> Batch {
-        Batch { domain, class_id, packing: Packing::default(), moved: Vec::new() }
+        Batch { domain, class_id, packing: Packing::default(), moved: Vec::new(), failed: false }
     }
 
     fn has_room(&self, content: &ContentInfo) -> bool {

@@ -34,6 +34,24 @@ pub struct MovedFiles {
     pub failed: Option<FileError>,
 }
 
+/// A part of the files, or contents, whose numbers come in runs: those of a run were probably made together, and are read together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// Which part, from 0.
+    pub own: u64,
+    /// Of so many.
+    pub all: u64,
+}
+
+impl Share {
+    /// All of them.
+    pub const ALL: Share = Share { own: 0, all: 1 };
+
+    fn has(self, number: u64) -> bool {
+        number / SHARE_RUN % self.all.max(1) == self.own
+    }
+}
+
 /// Files of one policy that will move into one pack.
 pub struct Batch {
     policy: Vec<Hint>,
@@ -44,24 +62,29 @@ pub struct Batch {
 }
 
 impl Client {
-    /// Moves files that were not written for `unwritten`, and could share packs, into packs; `is_mine` chooses among them by inode number.
-    /// Fewer than four that could share one stay where they are.
+    /// Moves files of this share that were not written for `unwritten`, and could share packs, into packs, and contents of tiny files out of the
+    /// metadata. Fewer than four that could share a pack stay where they are.
     ///
     /// # Errors
-    /// The manager does not answer. Files that cannot be read stay where they are; the first pack that cannot be written is the last, see
-    /// [`MovedFiles::failed`].
-    pub fn move_into_packs(
-        &self,
-        unwritten: Duration,
-        is_mine: impl Fn(u64) -> bool,
-        cancel: &Cancel,
-    ) -> Result<MovedFiles, Error> {
+    /// The manager does not answer. Files that cannot be read stay where they are; the first pack that cannot be written is the last of its
+    /// kind, see [`MovedFiles::failed`].
+    pub fn move_into_packs(&self, unwritten: Duration, share: Share, cancel: &Cancel) -> Result<MovedFiles, Error> {
+        let contents = self.move_inlined(unwritten, share, cancel)?;
+        let files = self.move_files(unwritten, share, cancel)?;
+        Ok(MovedFiles {
+            contents: contents.contents,
+            pack_bytes: contents.pack_bytes + files.pack_bytes,
+            failed: files.failed.or(contents.failed),
+            ..files
+        })
+    }
+
+    fn move_files(&self, unwritten: Duration, share: Share, cancel: &Cancel) -> Result<MovedFiles, Error> {
         let (mut all, mut batches, mut after) = (MovedFiles::default(), Vec::<Batch>::new(), 0);
-        self.move_inlined(unwritten, &is_mine, cancel, &mut all)?;
         let unwritten_ms = u64::try_from(unwritten.as_millis()).unwrap_or(u64::MAX);
         loop {
             let ListUnpackedReply { inos, next_after } = self.ask(&ListUnpacked { after, unwritten_ms })?;
-            let mine: Vec<u64> = inos.into_iter().filter(|ino| is_mine(*ino)).collect();
+            let mine: Vec<u64> = inos.into_iter().filter(|ino| share.has(*ino)).collect();
             for inos in mine.chunks(DESCRIBED_FILES) {
                 for (known, pieces) in self.read_fitting(self.describe_inodes(inos)?) {
                     if cancel.is_cancelled() || all.failed.is_some() {

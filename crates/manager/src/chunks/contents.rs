@@ -13,7 +13,7 @@ use rusqlite::{OptionalExtension, params_from_iter};
 use std::collections::HashMap;
 use tessera_failpoint as failpoint;
 pub use tessera_wire::meta::FIRST_CONTENT;
-use tessera_wire::meta::{ChunkName, ContentInfo, PackedContent};
+use tessera_wire::meta::{ChunkName, ContentInfo, PackedContent, SHARE_RUN};
 
 row! { for ContentInfo { content_id, hash, len_bytes, chunk_id, chunk_offset } }
 
@@ -73,14 +73,22 @@ pub fn insert_inlined(
     Ok(content_id)
 }
 
-/// The content of this name that lies in no pack, if the domain has it. The manager has compared it with its name.
+/// Finds a content by its name, and what it must be besides: a pack of the class will take it as a pack of the domain's.
+pub(crate) const FIND_INLINED: &str = "SELECT content_id FROM contents INDEXED BY contents_inlined JOIN inlined USING (content_id)
+     WHERE chunk_id = 0 AND hash = ?1 AND len_bytes = ?2 AND domain = ?3 AND class_id = ?4 AND bytes = ?5 ORDER BY content_id LIMIT 1";
+
+/// The content of this name that lies in no pack, if the domain has one for packs of this class. `bytes`, which were compared with the name:
+/// a row that rotted is not found.
 ///
 /// # Errors
 /// The database fails.
-pub fn find_inlined(db: &Db, domain: u32, name: &ChunkName) -> rusqlite::Result<Option<u64>> {
-    let sql = "SELECT content_id FROM contents JOIN inlined USING (content_id)
-               WHERE chunk_id = 0 AND hash = ?1 AND len_bytes = ?2 AND domain = ?3 ORDER BY content_id LIMIT 1";
-    db.first(sql, args![name.hash, name.len_bytes, domain])
+pub fn find_inlined(
+    db: &Db,
+    (domain, class_id): (u32, u32),
+    name: &ChunkName,
+    bytes: &Bytes,
+) -> rusqlite::Result<Option<u64>> {
+    db.first(FIND_INLINED, args![name.hash, name.len_bytes, domain, class_id, bytes])
 }
 
 /// The row of a content that lies in no pack.
@@ -92,13 +100,27 @@ pub fn inlined(db: &Db, content_id: u64) -> rusqlite::Result<Option<Inlined>> {
     select.query_row(args![content_id], Inlined::of).optional()
 }
 
-/// Contents that lie in no pack and were written at `until_ns` or before, from the one after `after` on, at most `limit`.
+/// Contents of a share that lie in no pack and were written at `until_ns` or before, from the one after `after` on: so many that `limit` are
+/// reached, or `limit_bytes`. The second value: there may be more.
 ///
 /// # Errors
 /// The database fails.
-pub fn inlined_until(db: &Db, after: u64, until_ns: i64, limit: usize) -> rusqlite::Result<Vec<Inlined>> {
-    let sql = "FROM inlined WHERE content_id > ?1 AND since_ns <= ?2 ORDER BY content_id LIMIT ?3";
-    db.all(&Inlined::select(sql), args![after, until_ns, limit])
+pub fn inlined_until(
+    db: &Db,
+    after: u64,
+    (until_ns, own, all): (i64, u64, u64),
+    (limit, limit_bytes): (usize, usize),
+) -> rusqlite::Result<(Vec<Inlined>, bool)> {
+    let sql = "FROM inlined WHERE content_id > ?1 AND since_ns <= ?2 AND content_id / ?3 % ?4 = ?5 ORDER BY content_id";
+    let mut select = db.stmt(&Inlined::select(sql))?;
+    let mut rows = select.query_map(args![after, until_ns, SHARE_RUN, all, own], Inlined::of)?;
+    let (mut found, mut bytes) = (Vec::new(), 0);
+    while found.len() < limit && bytes < limit_bytes {
+        let Some(row) = rows.next().transpose()? else { return Ok((found, false)) };
+        bytes += row.bytes.len();
+        found.push(row);
+    }
+    Ok((found, true))
 }
 
 /// A content lies in the metadata no more.

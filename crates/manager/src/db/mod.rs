@@ -60,7 +60,7 @@ const MIGRATIONS: &[&str] = &[
     "CREATE TABLE unpacked (ino INTEGER PRIMARY KEY, since_ns INTEGER NOT NULL)",
     "CREATE TABLE inlined (content_id INTEGER PRIMARY KEY, domain INTEGER NOT NULL, class_id INTEGER NOT NULL, since_ns INTEGER NOT NULL,
                            bytes BLOB NOT NULL);
-     CREATE INDEX contents_inlined ON contents (hash) WHERE chunk_id = 0;
+     CREATE INDEX contents_inlined ON contents (hash, len_bytes) WHERE chunk_id = 0;
      ALTER TABLE meta ADD COLUMN inlined_bytes INTEGER NOT NULL DEFAULT 0",
 ];
 const _: () = assert!(MIGRATIONS.len() as i64 == SCHEMA_VERSION - 1);

@@ -219,7 +219,7 @@ CREATE TABLE contents (
     refs         INTEGER NOT NULL
 );
 CREATE INDEX contents_by_chunk ON contents (chunk_id, len_bytes);
-CREATE INDEX contents_inlined ON contents (hash) WHERE chunk_id = 0;
+CREATE INDEX contents_inlined ON contents (hash, len_bytes) WHERE chunk_id = 0;
 
 -- The bytes of contents that lie in no pack yet. The manager has compared them with their names, so other files of the domain share them.
 CREATE TABLE inlined (

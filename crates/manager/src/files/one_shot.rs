@@ -255,10 +255,11 @@ fn fill(
             continue;
         }
         if let Some(bytes) = request.inlined.get(at) {
-            let there = contents::find_inlined(ctx.db, session.domain, name)?;
+            let kind = (session.domain, pack_class);
+            let there = contents::find_inlined(ctx.db, kind, name, bytes)?;
             let content_id = match there {
                 Some(content_id) => content_id,
-                None => contents::insert_inlined(ctx, (session.domain, pack_class), name, bytes.clone())?,
+                None => contents::insert_inlined(ctx, kind, name, bytes.clone())?,
             };
             let ids = if there.is_some() { &mut filled.known } else { &mut filled.brought };
             ids.insert(preallocated_id, content_id);

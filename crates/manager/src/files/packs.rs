@@ -84,8 +84,11 @@ pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<Com
     if !is_of_pack(&session) || session.staged != 0 {
         return invalid("the session writes a file and no pack; open one with `pack`");
     }
-    if session.rewrites && !pack.files.is_empty() {
-        return invalid("a pack like another one has no new files: it may use space that is kept for rewriting");
+    let takes_whole = !pack.moved_files.is_empty() || pack.moved.iter().any(|moved| moved.from_chunk_id == 0);
+    if session.rewrites && (takes_whole || !pack.files.is_empty()) {
+        return invalid(
+            "a pack like another one takes contents of packs only: it may use space that is kept for rewriting",
+        );
     }
     let policy = HintSet::read(&session.hints).policy()?;
     let mut whole = Committer::new(request, session.clone(), &policy)?;
@@ -101,12 +104,12 @@ pub(super) fn commit(ctx: &mut Ctx, request: &Commit, pack: &Pack) -> Result<Com
         opened.push(refused(rules.open(ctx, file, &mut named))?);
     }
     let mut moves = RefChanges::of_unfinished();
-    let takes_whole = !pack.moved_files.is_empty() || pack.moved.iter().any(|moved| moved.from_chunk_id == 0);
     if whole.missing > 0 && takes_whole {
         // What the files have now is complete.
         let text = format!("{} fragments of the pack are missing; files move only into a whole one", whole.missing);
         return refuse(Code::TooFewFragments, text);
     }
+    check_moved_bytes(ctx, pack, (chunk_id, &request.extents[0]))?;
     let mut moved = move_contents(ctx, (chunk_id, &session), pack, &mut moves)?;
     let mut places = Places::new(ctx, (chunk_id, whole.new_bytes > 0), pack)?;
     for (file, _) in pack.files.iter().zip(&opened).filter(|(_, opened)| opened.is_ok()) {
@@ -315,6 +318,40 @@ impl<'a> Places<'a> {
             }
         };
         Commit { extents: file.extents.iter().map(named).collect(), open: None, ..file.clone() }
+    }
+}
+
+/// Compares a pack that takes contents out of the metadata with their bytes, which nobody keeps then (P2): it has them one behind the other, and
+/// nothing else.
+fn check_moved_bytes(ctx: &Ctx, pack: &Pack, (chunk_id, whole): (u64, &Extent)) -> Result<()> {
+    if pack.moved.iter().all(|moved| moved.from_chunk_id != 0) {
+        return Ok(());
+    }
+    let mut by_place = vec![None; pack.contents.len()];
+    for moved in pack.moved.iter().filter(|moved| moved.from_chunk_id == 0) {
+        // The request was checked: the place exists. Of several contents there, one that is gone does not matter.
+        let inlined = contents::inlined(ctx.db, moved.content_id)?;
+        let place = &mut by_place[moved.place as usize - 1];
+        *place = inlined.or(place.take());
+    }
+    let (mut hasher, mut end) = (blake3::Hasher::new(), 0);
+    for (content, inlined) in pack.contents.iter().zip(by_place) {
+        let Some(inlined) = inlined else {
+            return refuse(
+                Code::SessionExpired,
+                "a content of the pack is not in the metadata any more; ask ListInlined again",
+            );
+        };
+        if content.offset != end || content.len_bytes != inlined.bytes.len() as u64 {
+            return invalid("a pack has contents of the metadata one behind the other, as long as they are");
+        }
+        hasher.update(&inlined.bytes);
+        end += content.len_bytes;
+    }
+    let is_equal = Chunk::find(ctx, chunk_id)?.is_some_and(|chunk| chunk.hash == hasher.finalize().as_bytes());
+    match is_equal && end == whole.len_bytes {
+        true => Ok(()),
+        false => invalid("the pack does not have the bytes of the contents that it takes; check this machine's memory"),
     }
 }
 

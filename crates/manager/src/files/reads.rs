@@ -207,17 +207,17 @@ const MOST_INLINED_BYTES_SHOWN: usize = 1 << 20;
 pub fn list_inlined(view: &View, request: &ListInlined) -> Result<ListInlinedReply> {
     let unwritten_ns = i64::try_from(request.unwritten_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let until_ns = view.now_ns.saturating_sub(unwritten_ns);
+    let share = (until_ns, request.own, request.all.max(1));
+    let limits = (MOST_INLINED_SHOWN, MOST_INLINED_BYTES_SHOWN);
+    let (rows, has_more) = contents::inlined_until(view.db, request.after, share, limits)?;
     let mut reply = ListInlinedReply::default();
-    let mut bytes = 0;
-    for row in contents::inlined_until(view.db, request.after, until_ns, MOST_INLINED_SHOWN)? {
-        let Some(content) = contents::find(view.db, row.content_id)? else { continue };
-        bytes += row.bytes.len();
-        let content = Some(ContentInfo { inlined: row.bytes, ..content });
+    if has_more {
+        reply.next_after = rows.last().map_or(0, |row| row.content_id);
+    }
+    for row in rows {
+        let content = contents::find(view.db, row.content_id)?;
+        let content = content.map(|content| ContentInfo { inlined: row.bytes, ..content });
         reply.contents.push(InlinedContent { content, domain: row.domain, class_id: row.class_id });
-        if reply.contents.len() == MOST_INLINED_SHOWN || bytes >= MOST_INLINED_BYTES_SHOWN {
-            reply.next_after = row.content_id;
-            break;
-        }
     }
     Ok(reply)
 }

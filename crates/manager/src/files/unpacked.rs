@@ -31,6 +31,9 @@ const FILES_PER_ANSWER: usize = 4_096;
 /// # Errors
 /// The database fails.
 pub fn note(ctx: &Ctx, inode: &Inode, policy: &Policy, extents: &[Extent]) -> Result<()> {
+    if extents.iter().all(|extent| extent.chunk_id == 0) && gains(inode.size_bytes, policy) {
+        return Ok(()); // A cut, or a hole: what is left of the file waits as before.
+    }
     let has_chunks = extents.iter().any(|extent| extent.chunk_id != 0 && !contents::is_content(extent.chunk_id));
     if has_chunks && gains(inode.size_bytes, policy) {
         let sql = "INSERT OR REPLACE INTO unpacked (ino, since_ns) VALUES (?1, ?2)";

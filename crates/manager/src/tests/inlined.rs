@@ -198,8 +198,31 @@ fn equal_contents_are_kept_once() {
     assert_eq!((bytes_of(&mut rig, "b"), inlined_bytes(&mut rig)), (b"twothree".to_vec(), 8));
 }
 
+/// A pack keeps what its class promises, and a row that rotted serves nobody.
+#[test]
+fn contents_are_shared_by_those_that_the_same_pack_could_take() {
+    let mut rig = Rig::new(5);
+    put(&mut rig, "a", &[b"one"]);
+    let wider = bringing(&mut rig, "b", &[("redundancy", "auto:3+1")], &[b"one"]);
+    assert_eq!((rig.ask(&wider).unwrap().known, inlined_bytes(&mut rig)), (vec![], 6));
+    rig.core.db().conn().execute("UPDATE inlined SET bytes = x'112233'", []).unwrap();
+    assert_eq!(put(&mut rig, "c", &[b"one"]).known, [0; 0]);
+    assert_eq!(bytes_of(&mut rig, "c"), b"one");
+    // Many of one length are not gone through.
+    let plan = format!("EXPLAIN QUERY PLAN {}", crate::chunks::contents::FIND_INLINED);
+    let mut plan = rig.core.db().conn().prepare(&plan).unwrap();
+    let steps: Vec<String> = plan
+        .query_map((&[0u8; 32][..], 3, 1, 1, &b"one"[..]), |row| row.get(3))
+        .unwrap()
+        .collect::<Result<_, _>>()
+        .unwrap();
+    assert!(steps[0].contains("contents_inlined (hash=? AND len_bytes=?)"), "{steps:?}");
+}
+
 fn list(rig: &mut Rig, after: u64, unwritten_ms: u64) -> Vec<InlinedContent> {
-    rig.ask(&ListInlined { after, unwritten_ms }).unwrap().contents
+    let shares = [0, 1].map(|own| rig.ask(&ListInlined { after, unwritten_ms, own, all: 2 }).unwrap());
+    assert!(shares.iter().all(|share| share.next_after == 0));
+    shares.into_iter().flat_map(|share| share.contents).collect()
 }
 
 /// Commits a pack of these bytes for contents of the metadata, by their ids and places.
@@ -258,8 +281,14 @@ pub(super) fn contents_move_into_a_pack() {
     let ids: Vec<u64> = all.iter().filter_map(|it| it.content.as_ref()).map(|content| content.content_id).collect();
     assert_eq!((ids.len(), list(&mut rig, ids[1], 0).len(), inlined_bytes(&mut rig)), (4, 2, 16));
     assert!(all.iter().all(|it| it.class_id == all[0].class_id && it.domain == 1));
-    // The third is not what the pack has; the first is named twice.
-    let moved = [(ids[0], 1), (ids[1], 2), (ids[2], 2), (ids[0], 1)];
+    // A pack that is not what it takes, or takes less than it has: nobody else has the bytes.
+    for (parts, moved) in [([b"one", b"twO"], vec![(ids[0], 1), (ids[1], 2)]), ([b"one", b"two"], vec![(ids[0], 1)])] {
+        let error = move_into(&mut rig, &parts.map(|part| &part[..]), &moved).unwrap_err();
+        assert!(matches!(error.code(), Code::Invalid | Code::SessionExpired), "{error}");
+        assert_eq!(inlined_bytes(&mut rig), 16);
+    }
+    // The third has another length than its place; the first is named twice.
+    let moved = [(ids[2], 2), (ids[0], 1), (ids[1], 2), (ids[0], 1)];
     assert_eq!(move_into(&mut rig, &[b"one", b"two"], &moved).unwrap().moved, 2);
     assert_eq!(inlined_bytes(&mut rig), 10);
     let named = listed(&mut rig, "a");
