@@ -39,7 +39,7 @@ tessera_knobs::knobs! {
         remembered_hashes: usize = 4_096;
         /// A file of at most this many bytes that would move into a pack is sent to the manager, which keeps it until then; 0: none is.
         inline_bytes: u64 = 4 << 10, in 0..=u64::MAX;
-        /// For this long the client stores tiny files on nodes after the manager took one not.
+        /// For this long the client stores tiny files on nodes after the manager refused one.
         inline_pause_ms: u64 = 10_000;
         /// A request to the manager counts as lost after this long.
         manager_timeout_ms: u64 = 10_000;

@@ -49,7 +49,7 @@ pub struct PreallocatedPool {
     order: VecDeque<[u8; 32]>,
     /// Some content of the last file was stored already.
     known: bool,
-    /// Until then, the manager takes no bytes of tiny files.
+    /// Until then no tiny file is sent to the manager, which refused one.
     inlines_from_ns: i64,
 }
 
@@ -106,7 +106,7 @@ impl PreallocatedPool {
         now_ns >= self.inlines_from_ns
     }
 
-    /// The manager took the bytes of a tiny file not.
+    /// The manager refused the bytes of a tiny file.
     pub fn pause_inlining(&mut self, now_ns: i64, options: &Options) {
         self.inlines_from_ns = now_ns.saturating_add(ms(options.inline_pause_ms));
     }

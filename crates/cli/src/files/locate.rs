@@ -42,7 +42,11 @@ fn describe(out: Out, path: &str, located: &Located) -> Outcome {
         units::count(state.chunks_reduced),
         units::count(state.chunks_lost),
         units::bytes(state.stored_bytes),
-        if state.classes.is_empty() { "nothing stored".into() } else { state.classes.join(", ") },
+        match (state.classes.is_empty(), state.metadata_bytes) {
+            (false, _) => state.classes.join(", "),
+            (true, 0) => "nothing stored".into(),
+            (true, _) => "all in the metadata".into(),
+        },
     ))?;
     if state.metadata_bytes > 0 {
         let bytes = units::bytes(state.metadata_bytes);

@@ -73,11 +73,11 @@ pub fn insert_inlined(
     Ok(content_id)
 }
 
-/// Finds a content by its name, and what it must be besides: a pack of the class will take it as a pack of the domain's.
+/// The query of [`find_inlined`]. Without the index SQLite would go through all contents of this length.
 pub(crate) const FIND_INLINED: &str = "SELECT content_id FROM contents INDEXED BY contents_inlined JOIN inlined USING (content_id)
      WHERE chunk_id = 0 AND hash = ?1 AND len_bytes = ?2 AND domain = ?3 AND class_id = ?4 AND bytes = ?5 ORDER BY content_id LIMIT 1";
 
-/// The content of this name that lies in no pack, if the domain has one for packs of this class. `bytes`, which were compared with the name:
+/// The content of this name and these bytes that lies in no pack, if the domain has one for packs of this class. The bytes are compared, so that
 /// a row that rotted is not found.
 ///
 /// # Errors

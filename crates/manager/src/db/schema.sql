@@ -208,8 +208,7 @@ CREATE INDEX chunks_unreferenced ON chunks (kept, zero_since_ns) WHERE refs = 0;
 
 -- A named range of a chunk that is a pack: the content of a small file, or a piece of it. Extents name it as they name chunks, so a
 -- pack is written anew by changing rows here and no page. `refs` = extents in pages, staged_pages and dropped_pages that name it; at
--- 0 the row goes. A content of a tiny file lies in `inlined` until it moves into a
--- pack.
+-- 0 the row goes. A content of a tiny file lies in `inlined` until it moves into a pack.
 CREATE TABLE contents (
     content_id   INTEGER PRIMARY KEY,                 -- from 2^48 on; never reused
     chunk_id     INTEGER NOT NULL,                    -- the pack; 0: it has a row of `inlined`

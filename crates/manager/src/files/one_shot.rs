@@ -103,17 +103,17 @@ pub(crate) fn preallocate(
 pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &OpenWrite) -> Result<CommitReply> {
     check(ctx, request, open_request)?;
     let OpenedWriter { session, policy, .. } = open::begin(ctx, open_request)?;
-    let Filled { known, brought, inlined } = fill(ctx, &session, &policy, request, open_request)?;
+    let Filled { stored, mut known, inlined } = fill(ctx, &session, &policy, request, open_request)?;
     let mut request = Commit { inlined: Vec::new(), ..request.clone() };
     for extent in &mut request.extents {
-        let stored = known.get(&extent.chunk_id).or_else(|| brought.get(&extent.chunk_id));
-        extent.chunk_id = stored.copied().unwrap_or(extent.chunk_id);
+        extent.chunk_id = stored.get(&extent.chunk_id).copied().unwrap_or(extent.chunk_id);
     }
-    request.acks.retain(|ack| !known.contains_key(&ack.chunk_id));
+    request.acks.retain(|ack| !stored.contains_key(&ack.chunk_id));
     let spec = open::scheme_spec(&open_request.redundancy, &policy, request.size_bytes)?;
     let writer = session.clone();
+    let has_brought = inlined.values().any(|(_, is_new)| *is_new);
     let mut reply = commit::commit_in(ctx, &request, session, (&policy, inlined))?;
-    if !brought.is_empty() && !reply.stale.is_empty() {
+    if has_brought && !reply.stale.is_empty() {
         return refuse(Code::SessionExpired, "content that was stored before is not complete; open the file");
     }
     if reply.stale.is_empty() && open_request.preallocate > 0 {
@@ -122,8 +122,8 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &Op
     if reply.stale.is_empty() {
         reply.inos = names::draw_inos(ctx, open_request.inos);
     }
-    reply.known = known.into_keys().collect();
-    reply.known.sort_unstable();
+    known.sort_unstable();
+    reply.known = known;
     assert!(reply.known.len() <= open_request.chunks.len(), "known chunks are some of those that the request names");
     Ok(reply)
 }
@@ -131,10 +131,10 @@ pub(crate) fn open_and_commit(ctx: &mut Ctx, request: &Commit, open_request: &Op
 /// What became of the chunks that a commit names.
 #[derive(Default)]
 struct Filled {
-    /// The client's id of each that is stored already: the stored chunk, or content.
-    known: HashMap<u64, u64>,
-    /// The client's id of each that the commit brought: the new content.
-    brought: HashMap<u64, u64>,
+    /// The chunk or content that extents name instead of the client's id.
+    stored: HashMap<u64, u64>,
+    /// The client's ids of those that were stored already.
+    known: Vec<u64>,
     inlined: Inlined,
 }
 
@@ -251,7 +251,8 @@ fn fill(
             false => Some(preallocated_group(ctx, session, class.class_id, preallocated_id)?),
         };
         if let Some(there) = question.reuse(ctx, name, None)?.filter(|a| a.state() == ChunkState::Durable) {
-            filled.known.insert(preallocated_id, there.chunk_id);
+            filled.stored.insert(preallocated_id, there.chunk_id);
+            filled.known.push(preallocated_id);
             continue;
         }
         if let Some(bytes) = request.inlined.get(at) {
@@ -261,8 +262,8 @@ fn fill(
                 Some(content_id) => content_id,
                 None => contents::insert_inlined(ctx, kind, name, bytes.clone())?,
             };
-            let ids = if there.is_some() { &mut filled.known } else { &mut filled.brought };
-            ids.insert(preallocated_id, content_id);
+            filled.stored.insert(preallocated_id, content_id);
+            filled.known.extend(there.map(|_| preallocated_id));
             filled.inlined.entry(content_id).or_insert((name.clone(), there.is_none()));
             continue;
         }

@@ -58,7 +58,7 @@ fn like(ctx: &Ctx, request: &OpenWrite, id: u64) -> Result<OpenedWriter> {
         false => Chunk::find(ctx, id)?.map(|chunk| (chunk.class_id, chunk.domain)),
     };
     let Some((class_id, domain)) = found else {
-        return refuse(Code::NotFound, format!("pack {id} is gone; ask ListPacks or ListInlined again"));
+        return refuse(Code::NotFound, format!("pack or content {id} is gone; ask ListPacks or ListInlined again"));
     };
     let redundancy = Hint { name: "redundancy".into(), value: ctx.class(class_id)?.spec.clone() };
     let hints = HintSet::default().with(&[redundancy])?;

@@ -398,8 +398,8 @@ fn undrain(ctx: &mut Ctx<'_>, disks: &[DiskRow]) -> Result<()> {
     Ok(())
 }
 
-/// Draining disks without members. Those of a node that goes as a whole count as full as long as its voter keeps the log: whoever switched
-/// the node off would take a vote from the managers.
+/// Draining disks without members. If all disks of a node drain, they are not among them while its voter keeps the log: whoever switched the
+/// node off would take a vote from the managers.
 ///
 /// # Errors
 /// The database fails.

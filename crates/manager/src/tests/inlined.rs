@@ -1,6 +1,6 @@
 //! Tiny files whose bytes the metadata keeps until they move into packs.
 
-use super::unpacked::{POLICY, unpacked};
+use super::unpacked::{POLICY, commit_pack, unpacked};
 use crate::db::{Db, FILE_NAME, digest};
 use crate::rig::{Rig, acks};
 use tessera_wire::content::Pieces;
@@ -231,7 +231,6 @@ fn move_into(rig: &mut Rig, parts: &[&[u8]], moved: &[(u64, u64)]) -> Result<Com
     let like = moved[0].0;
     let session_id = rig.ask(&OpenWrite { op_id, pack: true, pack_like: like, ..OpenWrite::default() })?.session_id;
     let name = name_of(&parts.concat());
-    let answers = rig.allocate(session_id, std::slice::from_ref(&name))?.answers;
     let mut end = 0;
     let content = |part: &&[u8]| {
         end += part.len() as u64;
@@ -247,17 +246,7 @@ fn move_into(rig: &mut Rig, parts: &[&[u8]], moved: &[(u64, u64)]) -> Result<Com
         from_chunk_id: 0,
         place: *place,
     });
-    let request = Commit {
-        op_id: rig.op(),
-        session_id,
-        mode: CommitMode::Replace as i32,
-        size_bytes: name.len_bytes,
-        extents: vec![Extent::of_chunk(0, name.len_bytes, answers[0].chunk_id, &name.hash, 0)],
-        acks: acks(&answers),
-        pack: Some(Pack { contents, moved: moved.collect(), ..Pack::default() }),
-        ..Commit::default()
-    };
-    rig.ask(&request)
+    commit_pack(rig, session_id, &name, Pack { contents, moved: moved.collect(), ..Pack::default() })
 }
 
 /// P4, P5: their bytes leave the metadata whatever became of the files since: cut, patched, renamed, of another policy, of an older version.

@@ -33,9 +33,19 @@ fn move_into(
     let op_id = rig.op();
     let session_id = rig.ask(&OpenWrite { op_id, ino: like.ino, pack: true, ..OpenWrite::default() })?.session_id;
     let name = ChunkName { hash: vec![c; 32].into(), len_bytes: 100 * contents.len() as u64, region: 0 };
-    let answers = rig.allocate(session_id, std::slice::from_ref(&name))?.answers;
     let content = |(i, c): (u64, &u8)| PackedContent { hash: chunk(*c).hash.to_vec(), offset: 100 * i, len_bytes: 100 };
     let contents = (0..).zip(contents).map(content).collect();
+    commit_pack(rig, session_id, &name, Pack { contents, moved_files, ..Pack::default() })
+}
+
+/// Stores the chunk of a pack, and commits it.
+pub(super) fn commit_pack(
+    rig: &mut Rig,
+    session_id: u64,
+    name: &ChunkName,
+    pack: Pack,
+) -> Result<CommitReply, tessera_wire::Error> {
+    let answers = rig.allocate(session_id, std::slice::from_ref(name))?.answers;
     let request = Commit {
         op_id: rig.op(),
         session_id,
@@ -43,7 +53,7 @@ fn move_into(
         size_bytes: name.len_bytes,
         extents: vec![Extent::of_chunk(0, name.len_bytes, answers[0].chunk_id, &name.hash, 0)],
         acks: acks(&answers),
-        pack: Some(Pack { contents, moved_files, ..Pack::default() }),
+        pack: Some(pack),
         ..Commit::default()
     };
     rig.ask(&request)

@@ -208,7 +208,8 @@ fn names(reply: &ListExtentsReply) -> HashMap<u64, Hash> {
     reply.extents.iter().filter_map(name).collect()
 }
 
-/// The bytes of the contents that lie in the metadata, by their ids. Nobody but the reader compares them with their names (P2).
+/// The bytes of the contents that lie in the metadata, by their ids. They are compared with their names, as they may have
+/// rotted since the manager did so (P2).
 fn inlined(contents: Vec<ContentInfo>) -> Result<HashMap<u64, Bytes>, Cause> {
     let mut found = HashMap::new();
     for content in contents.into_iter().filter(|content| content.chunk_id == 0) {
