@@ -74,6 +74,17 @@ fn a_content_is_verified_by_its_own_name() {
         .unwrap();
     let error = client.get(&path("tess:/f1"), Sink::Writer(&mut Vec::new()), GetOptions::default()).unwrap_err();
     assert!(matches!(&error, Error::File(FileError { cause: Cause::WrongContent { .. }, .. })), "{error}");
+    let mut out = [0; 50];
+    let part_of = |i: u64, out: &mut [u8]| {
+        let ino = client.stat(&path(&format!("tess:/f{i}"))).unwrap().ino;
+        let handle = client.read_inode(ino, 0, 0..u64::MAX).unwrap();
+        [9_000, 100, 9_000].map(|at| handle.read_at(at, out).map_err(|error| error.cause))
+    };
+    for answer in part_of(1, &mut out) {
+        assert!(matches!(answer, Err(Cause::WrongContent { .. })), "{answer:?}");
+    }
+    assert_eq!(part_of(3, &mut out), [Ok(50), Ok(50), Ok(50)]);
+    assert!(out == data(20_000, 4)[9_000..9_050]);
     cluster
         .lock()
         .db()

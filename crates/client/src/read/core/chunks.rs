@@ -1,7 +1,6 @@
 //! Whole chunks: the segments that wait for them, read-ahead, and reports of bad fragments.
 
 use super::*;
-use tessera_accel::hash::chunk_hash_parts;
 
 impl ReadCore {
     /// Logs once per file that the read waits for fragments: a silent half minute looks like a hang.
@@ -17,7 +16,8 @@ impl ReadCore {
         if let Some(parts) = cached {
             return self.fulfil(&waiter, &parts);
         }
-        let small = chunk.len_bytes > SMALL_CHUNK_BYTES && waiter.len_bytes * 4 <= chunk.len_bytes && !in_order;
+        let Range { start, end } = waiter.fetched();
+        let small = chunk.len_bytes > SMALL_CHUNK_BYTES && (end - start) * 4 <= chunk.len_bytes && !in_order;
         if small && !self.fetches.contains_key(&chunk.chunk_id) {
             self.start_small(chunk, waiter, keep);
         } else {
@@ -138,13 +138,12 @@ impl ReadCore {
                     (None, _) => unknown.push(waiter),
                     (Some((extent, Place::Chunk(chunk))), _) if chunk.chunk_id != chunk_id => {
                         let from = extent.chunk_offset + (waiter.at - extent.offset);
-                        let is_whole = waiter.len_bytes == extent.len_bytes;
-                        let name = self.pages.name_of(&extent).filter(|_| is_whole);
-                        self.want_segment(chunk, Waiter { from, name, ..waiter }, false, false);
+                        let content = self.pages.content_of(&extent).filter(|content| !content.is_compared).cloned();
+                        self.want_segment(chunk, Waiter { from, content, ..waiter }, false, false);
                     }
                     (Some((extent, Place::Inlined(bytes))), _) => {
                         let from = extent.chunk_offset + (waiter.at - extent.offset);
-                        self.fulfil(&Waiter { from, name: None, ..waiter }, &[bytes]);
+                        self.fulfil(&Waiter { from, content: None, ..waiter }, &[bytes]);
                     }
                     (Some((_, Place::Chunk(chunk))), None) => {
                         self.looked_again.insert(chunk_id);
@@ -204,23 +203,24 @@ impl ReadCore {
 
     /// Gives a waiter its range of a chunk. A chunk shorter than its extent contradicts the manager's reply.
     pub(super) fn fulfil(&mut self, waiter: &Waiter, parts: &[Bytes]) {
-        let range = slice_parts(parts, waiter.from, waiter.len_bytes);
-        let got: u64 = range.iter().map(|part| part.len() as u64).sum();
-        if got == waiter.len_bytes {
-            return self.set_ready(waiter, range);
-        }
-        let message = format!("a chunk ends before byte {} that an extent shows of it", waiter.from + waiter.len_bytes);
-        self.fail(waiter.read, Cause::Nonsense(message));
+        let Range { start, end } = waiter.fetched();
+        self.set_ready(waiter, &slice_parts(parts, start, end - start));
     }
 
-    /// The bytes were verified as a part of their chunk. If they are a content of a pack, their own name tells whether the manager
-    /// named the right part (P2).
-    pub(super) fn set_ready(&mut self, waiter: &Waiter, parts: Vec<Bytes>) {
-        if let Some(name) = waiter.name
-            && chunk_hash_parts(parts.iter().map(|part| &part[..])) != name
-            && !tessera_failpoint::is_active("client.names_not_compared")
-        {
-            return self.fail(waiter.read, Cause::WrongContent { name: tessera_wire::hex(&name.0) });
+    /// Takes what was fetched for a waiter, which was verified as a part of its chunk. A content is compared with its name as well.
+    pub(super) fn set_ready(&mut self, waiter: &Waiter, fetched: &[Bytes]) {
+        if let Some(content) = &waiter.content {
+            if !content.is(fetched) {
+                return self.fail(waiter.read, content.wrong());
+            }
+            self.pages.note_equal(waiter.at, content);
+        }
+        let skipped = waiter.from.checked_sub(waiter.fetched().start);
+        let parts = skipped.map_or(Vec::new(), |skipped| slice_parts(fetched, skipped, waiter.len_bytes));
+        if parts.iter().map(|part| part.len() as u64).sum::<u64>() != waiter.len_bytes {
+            let Waiter { from, len_bytes, at, .. } = waiter;
+            let message = format!("the {len_bytes} bytes at {at} are not all at {from} of one chunk");
+            return self.fail(waiter.read, Cause::Nonsense(message));
         }
         let Some(read) = self.reads.get_mut(&waiter.read) else { return };
         if let Some(segment) = read.segments.iter_mut().find(|p| p.number == waiter.segment) {

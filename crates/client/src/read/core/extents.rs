@@ -1,8 +1,8 @@
 //! Which chunk holds which bytes of the version: pages of extents, requested ahead of the readers.
 
+use super::contents::{PackedContent, inlined, packed};
 use super::*;
-use tessera_accel::hash::chunk_hash;
-use tessera_wire::meta::{ContentInfo, ListExtents, ListExtentsReply};
+use tessera_wire::meta::{ListExtents, ListExtentsReply};
 use tessera_wire::{Extent, WrongContent};
 
 /// Most extents cached; a reader that returns to an evicted page requests it again.
@@ -50,8 +50,8 @@ struct Page {
     chunks: HashMap<u64, ChunkInfo>,
     /// Bytes of contents that lie in the metadata, compared with their names.
     inlined: HashMap<u64, Bytes>,
-    /// Extents that are whole contents of packs, by their offsets: the names of their bytes.
-    names: HashMap<u64, Hash>,
+    /// The contents of packs that hold the bytes of extents, by the offsets of these.
+    packed: HashMap<u64, PackedContent>,
     /// Number of its last use.
     used: u64,
 }
@@ -81,10 +81,18 @@ impl Pages {
         Some((*extent, place))
     }
 
-    /// The name of the bytes of an extent that is a whole content of a pack.
-    pub fn name_of(&self, extent: &Extent) -> Option<Hash> {
+    /// The content of a pack that holds the bytes of an extent.
+    pub fn content_of(&self, extent: &Extent) -> Option<&PackedContent> {
         let (_, page) = self.by_start.range(..=extent.offset).next_back()?;
-        page.names.get(&extent.offset).copied()
+        page.packed.get(&extent.offset)
+    }
+
+    /// The bytes of the content that holds byte `at` of the file have its name.
+    pub fn note_equal(&mut self, at: u64, content: &PackedContent) {
+        let Some((Extent { offset, .. }, _)) = self.find(at) else { return };
+        let page = self.by_start.range_mut(..=offset).next_back().map(|(_, page)| page);
+        let known = page.and_then(|page| page.packed.get_mut(&offset)).filter(|known| *known == content);
+        known.into_iter().for_each(|known| known.is_compared = true);
     }
 
     /// The end of the extents known without a gap from `at` on.
@@ -169,7 +177,10 @@ impl ReadCore {
 
     pub(super) fn take_extents(&mut self, offset: u64, mut reply: ListExtentsReply) {
         self.view.write().learn(&reply.classes, reply.map.as_ref());
-        let names = names(&reply);
+        let packed = match packed(&reply) {
+            Ok(packed) => packed,
+            Err(cause) => return self.fail_all(cause),
+        };
         self.packs_seen.extend(reply.contents.iter().map(|content| content.chunk_id).filter(|pack| *pack != 0));
         if let Err(wrong) = reply.resolve_contents() {
             let WrongContent { offset, content_id: chunk_id, written, stored } = wrong;
@@ -182,7 +193,7 @@ impl ReadCore {
         let chunks: HashMap<u64, ChunkInfo> = reply.chunks.into_iter().map(|c| (c.chunk_id, c)).collect();
         match check(offset, &reply.extents, (&chunks, &inlined), reply.next_offset) {
             Ok(start) if start < reply.next_offset => {
-                let page = Page { end: reply.next_offset, extents: reply.extents, chunks, inlined, names, used: 0 };
+                let page = Page { end: reply.next_offset, extents: reply.extents, chunks, inlined, packed, used: 0 };
                 self.pages.insert(start, page);
             }
             Ok(_) => {
@@ -196,31 +207,6 @@ impl ReadCore {
             Err(cause) => self.fail_all(cause),
         }
     }
-}
-
-/// The names of the extents that are whole contents of packs, by their offsets in the file.
-fn names(reply: &ListExtentsReply) -> HashMap<u64, Hash> {
-    let name = |extent: &Extent| {
-        let content = reply.content_of(extent)?;
-        let is_whole = extent.chunk_offset == 0 && extent.len_bytes == content.len_bytes;
-        Some((extent.offset, Hash::try_from(&content.hash[..]).ok().filter(|_| is_whole)?))
-    };
-    reply.extents.iter().filter_map(name).collect()
-}
-
-/// The bytes of the contents that lie in the metadata, by their ids. They are compared with their names, as they may have
-/// rotted since the manager did so (P2).
-fn inlined(contents: Vec<ContentInfo>) -> Result<HashMap<u64, Bytes>, Cause> {
-    let mut found = HashMap::new();
-    for content in contents.into_iter().filter(|content| content.chunk_id == 0) {
-        let is_equal =
-            content.inlined.len() as u64 == content.len_bytes && chunk_hash(&content.inlined).0[..] == content.hash[..];
-        if !is_equal && !tessera_failpoint::is_active("client.names_not_compared") {
-            return Err(Cause::WrongContent { name: tessera_wire::hex(&content.hash) });
-        }
-        found.insert(content.content_id, content.inlined);
-    }
-    Ok(found)
 }
 
 /// Checks that the extents cover `offset` to `next` without gaps, lie within their chunks, and that the chunks have the names
@@ -326,7 +312,7 @@ mod tests {
     }
 
     fn page(end: u64, extents: Vec<Extent>) -> Page {
-        Page { end, extents, chunks: chunks(), inlined: HashMap::new(), names: HashMap::new(), used: 0 }
+        Page { end, extents, chunks: chunks(), inlined: HashMap::new(), packed: HashMap::new(), used: 0 }
     }
 
     #[test]

@@ -8,6 +8,7 @@
 //! Start at `ReadCore::handle`.
 
 mod chunks;
+mod contents;
 mod extents;
 mod file_cache;
 mod gets;
@@ -25,12 +26,14 @@ use crate::read::cache::SharedCache;
 use crate::rpc_table::{JobTable, MapQueue, Reply, RpcTable, SessionLease};
 use crate::view::SharedView;
 use bytes::Bytes;
+use contents::PackedContent;
 use extents::{Pages, Place};
 use file_cache::FileCache;
 use gets::{GetQueue, Purpose};
 use session::Session;
 use small::SmallRead;
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
+use std::ops::Range;
 use std::sync::Arc;
 use tessera_accel::hash::Hash;
 use tessera_wire::meta::{
@@ -286,8 +289,15 @@ struct Waiter {
     /// Where they are in the chunk.
     from: u64,
     len_bytes: u64,
-    /// Name of these bytes, if they have one of their own.
-    name: Option<Hash>,
+    /// The content that they are, or are a part of, if its bytes are to be compared with its name.
+    content: Option<PackedContent>,
+}
+
+impl Waiter {
+    /// What is fetched of the chunk.
+    fn fetched(&self) -> Range<u64> {
+        self.content.as_ref().map_or(self.from..self.from + self.len_bytes, |content| content.range.clone())
+    }
 }
 
 #[derive(Debug)]
@@ -359,7 +369,7 @@ impl ReadCore {
             return None;
         }
         let (extent, Place::Chunk(chunk)) = self.pages.find(0)? else { return None };
-        self.pages.name_of(&extent)?;
+        self.pages.content_of(&extent)?;
         Some(chunk.chunk_id).filter(|chunk_id| !self.cache.shared.chunks.contains_key(chunk_id))
     }
 
@@ -465,13 +475,13 @@ impl ReadCore {
                 read.segments.push_back(Segment { number, len_bytes, ready });
             }
             if let Some(chunk) = chunk {
-                let packed = self.pages.name_of(&extent);
-                let alone = packed.is_some() && !self.params.bulk;
-                let name = packed.filter(|_| len_bytes == extent.len_bytes);
+                let packed = self.pages.content_of(&extent);
+                let is_packed = packed.is_some();
+                let content = packed.filter(|content| !content.is_compared).cloned();
                 let from = extent.chunk_offset + from;
-                let waiter = Waiter { read: id, segment: number, at: cursor, from, len_bytes, name };
-                let in_order = (stream || cursor == self.last_end) && !alone;
-                self.want_segment(chunk, waiter, in_order, !stream || packed.is_some());
+                let waiter = Waiter { read: id, segment: number, at: cursor, from, len_bytes, content };
+                let in_order = (stream || cursor == self.last_end) && (!is_packed || self.params.bulk);
+                self.want_segment(chunk, waiter, in_order, !stream || is_packed);
                 if in_order && !stream {
                     self.read_ahead(cursor + len_bytes, window / 2);
                 }

@@ -8,7 +8,6 @@
 use super::*;
 use crate::fetch::FetchedRange;
 use crate::view::Readiness;
-use std::ops::Range;
 use tessera_accel::hash::{GROUP_BYTES, HASH_BYTES, group_count};
 use tessera_stripe::Class;
 use tessera_stripe::{ClassLayout, RangeJob, RangePart, slices, steps_around};
@@ -77,8 +76,8 @@ impl ReadCore {
         };
         let Some(((class, pg), name)) = found else { return self.want_whole(chunk, Some(waiter), keep) };
         let group = GROUP_BYTES as u64;
-        let end = (waiter.from + waiter.len_bytes).next_multiple_of(group).min(chunk.len_bytes);
-        let range = waiter.from / group * group..end;
+        let Range { start, end } = waiter.fetched();
+        let range = start / group * group..end.next_multiple_of(group).min(chunk.len_bytes);
         let groups = self.cache.shared.groups.get(&chunk.chunk_id);
         let read = SmallRead {
             chunk,
@@ -314,9 +313,10 @@ impl ReadCore {
                     // A copy, so that a few hashes do not keep a whole received frame in memory.
                     self.cache.shared.groups.insert(read.chunk.chunk_id, Bytes::copy_from_slice(groups));
                 }
-                assert!(read.range.start <= read.waiter.from, "a range begins behind what was asked for");
-                let from = (read.waiter.from - read.range.start) as usize;
-                self.set_ready(&read.waiter, vec![bytes.slice(from..from + read.waiter.len_bytes as usize)]);
+                let Range { start, end } = read.waiter.fetched();
+                assert!(read.range.start <= start, "a range begins behind what was asked for");
+                let from = (start - read.range.start) as usize;
+                self.set_ready(&read.waiter, &[bytes.slice(from..from + (end - start) as usize)]);
             }
         }
     }
