@@ -60,6 +60,7 @@ pub const ALL: &[(&str, &str)] = &[
     ("manager.lost_lock_commits", "a commit under a lock that its client lost is accepted (P7, P11)"),
     ("manager.move_ends_early", "a move ends although the incoming disk lacks fragments (P6)"),
     ("manager.moved_files_leak", "chunks keep the references of files whose content moved into packs (P5)"),
+    ("manager.moved_from_anywhere", "a content moves into a pack although it lies elsewhere by now (P5)"),
     ("manager.moves_files_unlooked", "a file takes contents of a pack that are not its own (P2)"),
     (
         "manager.names_not_rechecked",

@@ -91,6 +91,7 @@ impl Mutant {
         "manager.inlined_leak",
         "manager.lagging_database_kept",
         "manager.moved_files_leak",
+        "manager.moved_from_anywhere",
         "manager.packs_leak",
         "manager.reads_unconfirmed",
         "manager.replies_not_stored",

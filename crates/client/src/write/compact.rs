@@ -15,6 +15,7 @@ use crate::read::core::ReadParams;
 use crate::write::core::{PackParams, WriteParams};
 use bytes::{Bytes, BytesMut};
 use std::sync::Arc;
+use tessera_accel::boundaries::MAX_CHUNK_BYTES;
 use tessera_accel::hash::chunk_hash;
 use tessera_wire::meta::*;
 use tessera_wire::{Attr, ChunkInfo, ClassInfo, Code, Extent};
@@ -33,7 +34,8 @@ pub struct Compacted {
 }
 
 /// A new pack that is being filled, of one class.
-struct Refill {
+#[derive(Debug)]
+pub struct Refill {
     class_id: u32,
     /// The packs whose contents it takes. It takes domain and class of one of them.
     from: Vec<u64>,
@@ -95,66 +97,20 @@ impl Client {
         contents: &[ContentInfo],
         classes: &[ClassInfo],
     ) -> Result<(), FileError> {
-        let handle = self.open_pack(chunk, classes)?;
-        let (mut bytes, mut added, mut moved) = (BytesMut::new(), Vec::new(), Vec::new());
-        let (base, first) = (refill.bytes.len() as u64, refill.pack.contents.len() as u64 + 1);
-        // What does not fit stays for the next time.
-        for content in contents.iter().take(MOST_CONTENTS - refill.pack.contents.len()) {
-            let mut own = vec![0; content.len_bytes as usize];
-            let read = handle.read_at(content.chunk_offset, &mut own)?;
-            if read < own.len() || chunk_hash(&own).0[..] != content.hash[..] {
-                tracing::warn!(
-                    content_id = content.content_id,
-                    "a content is not what its name says, and stays where it is"
-                );
-                continue;
-            }
-            let place = first + added.len() as u64;
-            let (content_id, from_chunk_id) = (content.content_id, chunk.chunk_id);
-            moved.push(MovedContent { content_id, from_chunk_id, place });
-            let offset = base + bytes.len() as u64;
-            added.push(PackedContent { hash: content.hash.clone(), offset, len_bytes: content.len_bytes });
-            bytes.extend_from_slice(&own);
-        }
-        refill.done.packs += u64::from(moved.len() == contents.len());
-        refill.done.pack_bytes += if moved.len() == contents.len() { chunk.len_bytes } else { 0 };
-        refill.done.moved_bytes += bytes.len() as u64;
-        refill.bytes.extend_from_slice(&bytes);
-        refill.from.push(chunk.chunk_id);
-        refill.pack.contents.append(&mut added);
-        refill.pack.moved.append(&mut moved);
+        let handle = ReadHandle::open(&self.context, reading(chunk, classes))?;
+        let mut whole = vec![0; (chunk.len_bytes as usize).min(MAX_CHUNK_BYTES)];
+        let read = handle.read_at(0, &mut whole)?;
+        refill.add(chunk.chunk_id, contents, &whole[..read]);
         Ok(())
     }
 
-    /// A pack as if it were a file.
-    fn open_pack(&self, chunk: &ChunkInfo, classes: &[ClassInfo]) -> Result<ReadHandle, FileError> {
-        let len_bytes = chunk.len_bytes;
-        let extents = ListExtentsReply {
-            extents: vec![Extent::of_chunk(0, len_bytes, chunk.chunk_id, &chunk.hash, 0)],
-            chunks: vec![chunk.clone()],
-            classes: classes.iter().filter(|class| class.class_id == chunk.class_id).cloned().collect(),
-            next_offset: len_bytes,
-            ..ListExtentsReply::default()
-        };
-        let known = OpenReadReply {
-            attr: Some(Attr::default()),
-            version: Some(VersionInfo { size_bytes: len_bytes, ..VersionInfo::default() }),
-            extents: Some(extents),
-            ..OpenReadReply::default()
-        };
-        let file = format!("pack {}", chunk.chunk_id);
-        ReadHandle::open(
-            &self.context,
-            ReadParams { file, open: OpenRead::default(), known: Some(Box::new(known)), bulk: true },
-        )
-    }
-
     fn write_pack(&self, refill: Refill, cancel: &Cancel, all: &mut Compacted) {
-        let Refill { from, bytes, pack, done, .. } = refill;
+        let (from, done) = (refill.from.clone(), refill.done.clone());
+        let (bytes, pack) = refill.finish();
         if bytes.is_empty() || all.is_without_space() {
             return;
         }
-        let (bytes, contents) = (bytes.freeze(), pack.moved.len() as u64);
+        let contents = pack.moved.len() as u64;
         if !holds_its_contents(&bytes, &pack) {
             return;
         }
@@ -188,6 +144,27 @@ impl Client {
     }
 }
 
+/// How to read a pack, as if it were a file.
+#[must_use]
+pub fn reading(chunk: &ChunkInfo, classes: &[ClassInfo]) -> ReadParams {
+    let len_bytes = chunk.len_bytes;
+    let extents = ListExtentsReply {
+        extents: vec![Extent::of_chunk(0, len_bytes, chunk.chunk_id, &chunk.hash, 0)],
+        chunks: vec![chunk.clone()],
+        classes: classes.iter().filter(|class| class.class_id == chunk.class_id).cloned().collect(),
+        next_offset: len_bytes,
+        ..ListExtentsReply::default()
+    };
+    let known = OpenReadReply {
+        attr: Some(Attr::default()),
+        version: Some(VersionInfo { size_bytes: len_bytes, ..VersionInfo::default() }),
+        extents: Some(extents),
+        ..OpenReadReply::default()
+    };
+    let file = format!("pack {}", chunk.chunk_id);
+    ReadParams { file, open: OpenRead::default(), known: Some(Box::new(known)), bulk: true }
+}
+
 impl Compacted {
     /// Whether more could be done once garbage is collected.
     #[must_use]
@@ -197,7 +174,9 @@ impl Compacted {
 }
 
 impl Refill {
-    fn like(chunk: &ChunkInfo) -> Refill {
+    /// An empty one of the class of an old pack.
+    #[must_use]
+    pub fn like(chunk: &ChunkInfo) -> Refill {
         Refill {
             class_id: chunk.class_id,
             from: Vec::new(),
@@ -212,5 +191,37 @@ impl Refill {
         let len: u64 = pack.contents.iter().map(|content| content.len_bytes).sum();
         let contents = self.pack.contents.len() + pack.contents.len();
         self.bytes.is_empty() || (self.bytes.len() as u64 + len <= PACK_BYTES as u64 && contents <= MOST_CONTENTS)
+    }
+
+    /// Adds the contents that are left of the pack `pack_id`, whose bytes are `whole`.
+    pub fn add(&mut self, pack_id: u64, contents: &[ContentInfo], whole: &[u8]) {
+        let mut moved_bytes = 0;
+        let before = self.pack.moved.len();
+        // What does not fit stays for the next time.
+        for content in contents.iter().take(MOST_CONTENTS - self.pack.contents.len()) {
+            let end = content.chunk_offset.saturating_add(content.len_bytes);
+            let own = whole.get(content.chunk_offset as usize..end as usize);
+            let Some(own) = own.filter(|own| chunk_hash(own).0[..] == content.hash[..]) else {
+                tracing::warn!(content.content_id, "a content is not what its name says, and stays where it is");
+                continue;
+            };
+            let (offset, len_bytes) = (self.bytes.len() as u64, content.len_bytes);
+            self.bytes.extend_from_slice(own);
+            self.pack.contents.push(PackedContent { hash: content.hash.clone(), offset, len_bytes });
+            let place = self.pack.contents.len() as u64;
+            self.pack.moved.push(MovedContent { content_id: content.content_id, from_chunk_id: pack_id, place });
+            moved_bytes += len_bytes;
+        }
+        let is_all = self.pack.moved.len() - before == contents.len();
+        self.from.push(pack_id);
+        self.done.packs += u64::from(is_all);
+        self.done.pack_bytes += if is_all { whole.len() as u64 } else { 0 };
+        self.done.moved_bytes += moved_bytes;
+    }
+
+    /// The bytes of the new pack, and what its commit says. Any of the old packs may lend it domain and class ([`PackParams::like`]).
+    #[must_use]
+    pub fn finish(self) -> (Bytes, Pack) {
+        (self.bytes.freeze(), self.pack)
     }
 }

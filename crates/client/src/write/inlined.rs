@@ -6,13 +6,15 @@ use super::pack::{FEWEST_FILES, MOST_CONTENTS, PACK_BYTES, Packing};
 use crate::client::Client;
 use crate::error::Error;
 use crate::write::core::PackParams;
+use bytes::Bytes;
 use std::time::Duration;
 use tessera_accel::hash::chunk_hash;
 use tessera_wire::Code;
 use tessera_wire::meta::*;
 
 /// Contents of one domain that will move into one pack of one class.
-struct Batch {
+#[derive(Debug)]
+pub struct InlinedBatch {
     domain: u32,
     class_id: u32,
     packing: Packing,
@@ -26,7 +28,7 @@ impl Client {
     /// now.
     pub(super) fn move_inlined(&self, unwritten: Duration, share: Share, cancel: &Cancel) -> Result<MovedFiles, Error> {
         let unwritten_ms = u64::try_from(unwritten.as_millis()).unwrap_or(u64::MAX);
-        let (mut all, mut batches, mut after) = (MovedFiles::default(), Vec::<Batch>::new(), 0);
+        let (mut all, mut batches, mut after) = (MovedFiles::default(), Vec::<InlinedBatch>::new(), 0);
         loop {
             let listed = self.ask(&ListInlined { after, unwritten_ms, own: share.own, all: share.all })?;
             for InlinedContent { content, domain, class_id } in listed.contents {
@@ -34,13 +36,13 @@ impl Client {
                 if cancel.is_cancelled() {
                     return Ok(all);
                 }
-                let is_like = |batch: &Batch| (batch.domain, batch.class_id) == (domain, class_id);
+                let is_like = |batch: &InlinedBatch| (batch.domain, batch.class_id) == (domain, class_id);
                 let at = batches.iter().position(is_like).unwrap_or_else(|| {
-                    batches.push(Batch::of(domain, class_id));
+                    batches.push(InlinedBatch::of(domain, class_id));
                     batches.len() - 1
                 });
                 if !batches[at].has_room(&content) {
-                    let next = Batch { failed: batches[at].failed, ..Batch::of(domain, class_id) };
+                    let next = InlinedBatch { failed: batches[at].failed, ..InlinedBatch::of(domain, class_id) };
                     let full = std::mem::replace(&mut batches[at], next);
                     batches[at].failed |= !self.move_contents(full, cancel, &mut all);
                 }
@@ -58,13 +60,12 @@ impl Client {
     }
 
     /// Whether more of the kind may be written.
-    fn move_contents(&self, batch: Batch, cancel: &Cancel, all: &mut MovedFiles) -> bool {
+    fn move_contents(&self, batch: InlinedBatch, cancel: &Cancel, all: &mut MovedFiles) -> bool {
         if batch.failed || batch.moved.len() < FEWEST_FILES {
             return !batch.failed;
         }
         let likes: Vec<u64> = batch.moved.iter().map(|moved| moved.content_id).collect();
-        let (bytes, contents) = batch.packing.finish();
-        let pack = Pack { contents, moved: batch.moved, ..Pack::default() };
+        let (bytes, pack) = batch.finish();
         if !holds_its_contents(&bytes, &pack) {
             return false;
         }
@@ -90,9 +91,11 @@ impl Client {
     }
 }
 
-impl Batch {
-    fn of(domain: u32, class_id: u32) -> Batch {
-        Batch { domain, class_id, packing: Packing::default(), moved: Vec::new(), failed: false }
+impl InlinedBatch {
+    /// An empty batch.
+    #[must_use]
+    pub fn of(domain: u32, class_id: u32) -> InlinedBatch {
+        InlinedBatch { domain, class_id, packing: Packing::default(), moved: Vec::new(), failed: false }
     }
 
     fn has_room(&self, content: &ContentInfo) -> bool {
@@ -102,7 +105,7 @@ impl Batch {
     }
 
     /// Adds a content, unless its bytes have rotted: then its readers are told, and the others move.
-    fn add(&mut self, content: &ContentInfo) {
+    pub fn add(&mut self, content: &ContentInfo) {
         let hash = chunk_hash(&content.inlined).0;
         if content.inlined.len() as u64 != content.len_bytes || hash[..] != content.hash[..] {
             return tracing::warn!(
@@ -112,5 +115,12 @@ impl Batch {
         }
         let place = self.packing.place(hash, &content.inlined);
         self.moved.push(MovedContent { content_id: content.content_id, from_chunk_id: 0, place });
+    }
+
+    /// The bytes of the pack, and what its commit says. Any of the contents may lend it domain and class ([`PackParams::like`]).
+    #[must_use]
+    pub fn finish(self) -> (Bytes, Pack) {
+        let (bytes, contents) = self.packing.finish();
+        (bytes, Pack { contents, moved: self.moved, ..Pack::default() })
     }
 }

@@ -4,7 +4,7 @@ pub mod compact;
 #[cfg_attr(not(test), deny(clippy::disallowed_methods))]
 pub mod core;
 mod handle;
-mod inlined;
+pub mod inlined;
 pub(crate) mod input;
 pub mod moving;
 pub mod pack;

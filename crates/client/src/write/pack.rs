@@ -140,7 +140,7 @@ impl Packed {
 }
 
 /// A pack that is being filled.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Packing {
     bytes: BytesMut,
     contents: Vec<PackedContent>,

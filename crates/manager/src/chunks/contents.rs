@@ -190,8 +190,9 @@ pub fn by_place(db: &Db, chunk_id: u64) -> rusqlite::Result<ByPlace> {
 pub fn relocate(ctx: &mut Ctx<'_>, content_id: u64, from: u64, (chunk_id, to): (u64, &PackedContent)) -> Result<bool> {
     assert!(from != chunk_id && !is_content(chunk_id), "content {content_id}: moved from {from} to {chunk_id}");
     let sql = "UPDATE contents SET chunk_id = ?3, chunk_offset = ?4
-               WHERE content_id = ?1 AND chunk_id = ?2 AND hash = ?5 AND len_bytes = ?6";
-    let moved = ctx.db.run(sql, args![content_id, from, chunk_id, to.offset, to.hash, to.len_bytes])?;
+               WHERE content_id = ?1 AND (chunk_id = ?2 OR ?7) AND hash = ?5 AND len_bytes = ?6";
+    let anywhere = failpoint::is_active("manager.moved_from_anywhere");
+    let moved = ctx.db.run(sql, args![content_id, from, chunk_id, to.offset, to.hash, to.len_bytes, anywhere])?;
     assert!(moved <= 1, "content {content_id}: ids are unique");
     if moved == 1 && from == 0 {
         forget_inlined(ctx, content_id, to.len_bytes)?;

@@ -24,6 +24,12 @@ impl World {
         {
             return broken("P14", format!("client {client} got {code:?}: {text}"));
         }
+        if let Some((Code::Corrupt, text)) = self.clients[client].errors.last()
+            && text.contains("of the manager's database is damaged")
+            && !(self.plan.rots_metadata || self.plan.harms_metadata)
+        {
+            return broken("P5", format!("client {client}: {text}"));
+        }
         self.note_operation(client);
         let incarnation = self.clients[client].incarnation;
         for call in calls {

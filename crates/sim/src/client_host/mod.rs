@@ -1,11 +1,15 @@
 //! A simulated program that uses the store: the client's real cores, one operation after another.
 
+mod packs;
+
 use crate::oracle::{Content, Oracle, Violation};
 use crate::plan::{Family, Plan, Rng};
 use bytes::Bytes;
+use packs::{Listing, Refilling};
 use prost::Message;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use tessera_client::FileError;
 use tessera_client::config::Options;
 use tessera_client::exchange::Core;
 use tessera_client::read::cache::ChunkCache;
@@ -14,8 +18,6 @@ use tessera_client::view::{SharedView, View};
 use tessera_client::write::core::{
     ChunkReady, Owner, Target, WriteAction, WriteCore, WriteDone, WriteEvent, WriteNotice, WriteParams, WriteRequest,
 };
-use tessera_client::write::moving::Batch;
-use tessera_client::write::pack::{Packed, SmallFile};
 use tessera_net::BufferPool;
 use tessera_policy::Policy;
 use tessera_wire::meta::{
@@ -24,8 +26,6 @@ use tessera_wire::meta::{
 use tessera_wire::rpc::{Answer, Call, Peer};
 use tessera_wire::{Code, Error, Hint};
 
-/// Most bytes of a file that is written into a pack.
-const MOST_PACKED_BYTES: usize = 100_000;
 /// Bytes of a record of a shared log.
 pub const RECORD_BYTES: usize = 700;
 const ROOT: u64 = 1;
@@ -43,10 +43,17 @@ enum Op {
         core: Box<WriteCore>,
         files: Vec<(String, Content)>,
     },
-    /// Moves files that were written by themselves into a pack.
+    /// Stores a pack of what lies elsewhere.
     Move {
         core: Box<WriteCore>,
     },
+    /// Asks what may move into a pack.
+    List {
+        of: Listing,
+        again_at_ns: i64,
+    },
+    /// Reads packs, to write what is left of them anew.
+    Refill(Box<Refilling>),
     Append {
         core: Box<WriteCore>,
         log: String,
@@ -74,6 +81,13 @@ enum Op {
         op_id: u64,
         again_at_ns: i64,
     },
+}
+
+/// How a read ended.
+enum ReadEnd {
+    All,
+    NoFile,
+    Failed(FileError),
 }
 
 /// One client.
@@ -108,6 +122,8 @@ pub struct ClientHost {
     alone: BTreeMap<String, (u64, u64, Content)>,
     /// Inode number for the file being written; 0: any.
     new_ino: u64,
+    /// What was listed last: much of it is elsewhere by now.
+    lists: Vec<(Listing, Bytes)>,
 }
 
 impl ClientHost {
@@ -158,6 +174,7 @@ impl ClientHost {
             exists: (0..3).map(|k| (name_of(index, k), false)).collect(),
             new_ino: 0,
             alone: BTreeMap::new(),
+            lists: Vec::new(),
         }
     }
 
@@ -177,7 +194,9 @@ impl ClientHost {
             None => "nothing".into(),
             Some(Op::Write { core, path, .. }) => format!("writing {path}: {core:?}"),
             Some(Op::Pack { core, .. }) => format!("writing a pack: {core:?}"),
-            Some(Op::Move { core }) => format!("moving files into a pack: {core:?}"),
+            Some(Op::Move { core }) => format!("moving into a pack: {core:?}"),
+            Some(Op::List { of, .. }) => format!("asking for {of:?}"),
+            Some(Op::Refill(refilling)) => format!("reading a pack, {} bytes so far", refilling.got.len()),
             Some(Op::Append { core, .. }) => format!("appending: {core:?}"),
             Some(Op::Read { path, got, .. }) => format!("reading {path}, {} bytes so far", got.len()),
             Some(Op::Describe { path, .. }) => format!("asking about {path}"),
@@ -205,9 +224,11 @@ impl ClientHost {
                 core.next_due()
             }
             Op::Read { core, .. } => core.next_due(),
-            Op::Remove { again_at_ns, .. } | Op::MakeDir { again_at_ns, .. } | Op::Describe { again_at_ns, .. } => {
-                Some(*again_at_ns)
-            }
+            Op::Refill(refilling) => refilling.core.next_due(),
+            Op::Remove { again_at_ns, .. }
+            | Op::MakeDir { again_at_ns, .. }
+            | Op::Describe { again_at_ns, .. }
+            | Op::List { again_at_ns, .. } => Some(*again_at_ns),
         }
     }
 
@@ -259,7 +280,8 @@ impl ClientHost {
                 core.handle(now_ns, WriteEvent::Tick)
             }
             Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Tick),
-            Some(Op::Remove { .. } | Op::MakeDir { .. } | Op::Describe { .. }) => {}
+            Some(Op::Refill(refilling)) => refilling.core.handle(now_ns, ReadEvent::Tick),
+            Some(Op::Remove { .. } | Op::MakeDir { .. } | Op::Describe { .. } | Op::List { .. }) => {}
         }
         self.advance(now_ns, oracle)
     }
@@ -279,6 +301,8 @@ impl ClientHost {
                 core.handle(now_ns, WriteEvent::Answer(answer))
             }
             Some(Op::Read { core, .. }) => core.handle(now_ns, ReadEvent::Answer(answer)),
+            Some(Op::Refill(refilling)) => refilling.core.handle(now_ns, ReadEvent::Answer(answer)),
+            Some(Op::List { .. }) => self.listed(now_ns, answer.result),
             Some(Op::Describe { .. }) => self.described(now_ns, answer.result),
             Some(Op::Remove { .. }) => self.removed(now_ns, answer.result, oracle),
             Some(Op::MakeDir { .. }) => self.made(now_ns, answer.result),
@@ -301,7 +325,9 @@ impl ClientHost {
             6..=44 => self.begin_write(now_ns, path, oracle),
             45..=64 => self.begin_append(now_ns, oracle),
             65..=79 => self.read(now_ns, &path),
-            80..=89 => self.op = Some(Op::Describe { path, again_at_ns: now_ns }),
+            80..=83 => self.op = Some(Op::Describe { path, again_at_ns: now_ns }),
+            84..=86 => self.begin_refill(now_ns, Listing::Inlined),
+            87..=89 => self.begin_refill(now_ns, Listing::Packs),
             _ => self.remove(now_ns, &path, oracle),
         }
     }
@@ -316,67 +342,6 @@ impl ClientHost {
         let core = self.write_core(now_ns, &path, CommitMode::Replace, &bytes);
         self.new_ino = 0;
         self.op = Some(Op::Write { core, path, content: Some(bytes) });
-    }
-
-    /// Begins to write all of its files together, or one of them, if they have nothing to share.
-    fn begin_pack(&mut self, now_ns: i64, oracle: &mut Oracle) {
-        let paths: Vec<String> = (0..3).map(|k| name_of(self.index, k)).collect();
-        let small = |path: &String| {
-            let mut content = self.content();
-            content.truncate(MOST_PACKED_BYTES);
-            let params = WriteParams {
-                expect_policy: Some(self.policy()),
-                ..self.params(path, CommitMode::Replace, content.len())
-            };
-            SmallFile { params, content: content.into() }
-        };
-        let small: Vec<SmallFile> = paths.iter().map(small).collect();
-        let Some(packed) = Packed::of(&small.iter().collect::<Vec<_>>()) else {
-            return self.begin_write(now_ns, name_of(self.index, 0), oracle);
-        };
-        let bytes_of = |file: &SmallFile| Some(Arc::new(file.content.to_vec()));
-        let files: Vec<(String, Content)> = paths.into_iter().zip(small.iter().map(bytes_of)).collect();
-        for (path, content) in &files {
-            oracle.begin(path, content.clone());
-            self.exists.insert(path.clone(), true);
-        }
-        let params = packed.params(&small[0].params);
-        let mut core = Box::new(WriteCore::new(params, self.options.clone(), self.view.clone(), self.rng.any()));
-        let size_bytes = packed.bytes.len() as u64;
-        core.handle(now_ns, WriteRequest::Chunk(ChunkReady::new(0, 0, packed.bytes)));
-        core.handle(now_ns, WriteRequest::EndOfInput { size_bytes, cuts: false, keep_session: false });
-        core.handle(now_ns, WriteRequest::Open);
-        self.op = Some(Op::Pack { core, files });
-    }
-
-    /// Whether to move files into a pack instead of writing one: only `auto` stores small files in another way than long ones.
-    fn moves(&mut self) -> bool {
-        let is_auto = self.hints[0].value.starts_with("auto");
-        is_auto && self.alone.values().any(|file| is_small(&file.2)) && self.rng.percent(50)
-    }
-
-    fn begin_move(&mut self, now_ns: i64) {
-        let mut batch = Batch::of(Vec::new());
-        let mut target = 0;
-        for (ino, version, content) in self.alone.values().filter(|file| is_small(&file.2)) {
-            let whole = Bytes::from(content.as_deref().cloned().unwrap_or_default());
-            let piece = |start: usize| whole.slice(start..(start + self.piece_bytes).min(whole.len()));
-            let pieces: Vec<Bytes> = (0..whole.len()).step_by(self.piece_bytes).map(piece).collect();
-            batch.add(*ino, *version, &pieces);
-            target = *ino;
-        }
-        let (bytes, pack) = batch.finish();
-        let size_bytes = bytes.len() as u64;
-        let params = WriteParams {
-            target: Target::Inode(target),
-            pack: Some(Arc::new(pack)),
-            ..self.params("files to move", CommitMode::Replace, bytes.len())
-        };
-        let mut core = Box::new(WriteCore::new(params, self.options.clone(), self.view.clone(), self.rng.any()));
-        core.handle(now_ns, WriteRequest::Chunk(ChunkReady::new(0, 0, bytes)));
-        core.handle(now_ns, WriteRequest::EndOfInput { size_bytes, cuts: false, keep_session: false });
-        core.handle(now_ns, WriteRequest::Open);
-        self.op = Some(Op::Move { core });
     }
 
     fn begin_append(&mut self, now_ns: i64, oracle: &mut Oracle) {
@@ -445,7 +410,11 @@ impl ClientHost {
     /// Carries out the core's actions until it waits for an answer.
     fn advance(&mut self, now_ns: i64, oracle: &mut Oracle) -> Result<Vec<Call>, Violation> {
         let mut calls = Vec::new();
-        let Some(mut op) = self.op.take() else { return Ok(calls) };
+        let mut op = match self.op.take() {
+            None => return Ok(calls),
+            Some(Op::Refill(refilling)) => return self.advance_refill(now_ns, refilling, oracle),
+            Some(op) => op,
+        };
         let over = match &mut op {
             Op::Write { core, path, content } => {
                 let mut written = None;
@@ -469,18 +438,27 @@ impl ClientHost {
             Op::Append { core, log, record } => {
                 self.advance_write(now_ns, core, &mut calls, |_| oracle.record_acknowledged(log, record))
             }
-            Op::Read { core, path, got, described } => {
-                let before = self.errors.len();
-                let over = self.advance_read(now_ns, core, path, got, &mut calls, oracle)?;
+            Op::Read { core, path, got, described } => match self.advance_read(now_ns, core, got, &mut calls) {
                 // The file may have changed since.
-                if over && *described && self.errors.len() > before {
-                    self.errors.truncate(before);
+                Some(ReadEnd::Failed(_)) if *described => {
                     self.op_number += 1;
                     let path = path.clone();
                     self.begin_read(now_ns, &path, None);
                     return self.advance(now_ns, oracle);
                 }
-                over
+                Some(end) => {
+                    self.judge(path, got, end, oracle)?;
+                    true
+                }
+                None => false,
+            },
+            Op::Refill(_) => unreachable!("it was taken out above"),
+            Op::List { of, again_at_ns } => {
+                if *again_at_ns <= now_ns {
+                    *again_at_ns = now_ns + 1_200_000_000;
+                    calls.push(of.call());
+                }
+                false
             }
             Op::Describe { path, again_at_ns } => {
                 if *again_at_ns <= now_ns {
@@ -511,14 +489,17 @@ impl ClientHost {
                 false
             }
         };
-        for call in &mut calls {
-            call.token |= self.op_number << TOKEN_BITS;
-        }
+        self.number(&mut calls);
         match over {
             true => self.op_number += 1,
             false => self.op = Some(op),
         }
         Ok(calls)
+    }
+
+    /// Marks calls as those of the current operation.
+    fn number(&self, calls: &mut [Call]) {
+        calls.iter_mut().for_each(|call| call.token |= self.op_number << TOKEN_BITS);
     }
 
     fn advance_write(
@@ -550,16 +531,15 @@ impl ClientHost {
         core.is_finished()
     }
 
+    /// Carries out the core's actions until it waits for an answer, or its read has ended.
     fn advance_read(
         &mut self,
         now_ns: i64,
         core: &mut ReadCore,
-        path: &str,
         got: &mut Vec<u8>,
         calls: &mut Vec<Call>,
-        oracle: &Oracle,
-    ) -> Result<bool, Violation> {
-        let mut over = false;
+    ) -> Option<ReadEnd> {
+        let mut end = None;
         while let Some(action) = core.poll() {
             match action {
                 ReadAction::Call(call) => calls.push(call),
@@ -572,11 +552,10 @@ impl ClientHost {
                     ReadRequest::Read { id: 1, offset: 0, len_bytes: u64::MAX, stream: true, window_bytes: 32 << 20 },
                 ),
                 ReadAction::Notify(ReadNotice::OpenFailed(error)) => {
-                    over = true;
-                    match error.code() {
-                        Code::NotFound => judge(path, &None, oracle)?,
-                        _ => self.errors.push((error.code(), error.to_string())),
-                    }
+                    end = Some(match error.code() {
+                        Code::NotFound => ReadEnd::NoFile,
+                        _ => ReadEnd::Failed(error),
+                    });
                 }
                 ReadAction::Notify(ReadNotice::Deliver { id, delivery }) => {
                     core.handle(now_ns, ReadRequest::Consumed { id, bytes: delivery.len_bytes() });
@@ -586,17 +565,28 @@ impl ClientHost {
                     }
                 }
                 ReadAction::Notify(ReadNotice::Done { result, .. }) => {
-                    over = true;
-                    self.found_bytes = result.is_ok().then_some(got.len());
-                    match result {
-                        Ok(()) => judge(path, &Some(Arc::new(std::mem::take(got))), oracle)?,
-                        Err(error) => self.errors.push((error.code(), error.to_string())),
-                    }
+                    end = Some(result.map_or_else(ReadEnd::Failed, |()| ReadEnd::All));
                     core.handle(now_ns, ReadEvent::Cancel);
                 }
             }
         }
-        Ok(over)
+        end
+    }
+
+    /// Compares what a read found with what the file may be.
+    fn judge(&mut self, path: &str, got: &mut Vec<u8>, end: ReadEnd, oracle: &Oracle) -> Result<(), Violation> {
+        let found = match end {
+            ReadEnd::All => {
+                self.found_bytes = Some(got.len());
+                Some(Arc::new(std::mem::take(got)))
+            }
+            ReadEnd::NoFile => None,
+            ReadEnd::Failed(error) => {
+                self.errors.push((error.code(), error.to_string()));
+                return Ok(());
+            }
+        };
+        judge(path, &found, oracle)
     }
 
     fn described(&mut self, now_ns: i64, result: Result<(Bytes, Bytes), Error>) {
@@ -656,9 +646,4 @@ fn judge(path: &str, found: &Content, oracle: &Oracle) -> Result<(), Violation> 
         (true, None) => oracle.check_log(path, &[], RECORD_BYTES),
         (false, _) => oracle.check(path, found),
     }
-}
-
-/// Whether a file may move into a pack.
-fn is_small(content: &Content) -> bool {
-    content.as_ref().is_some_and(|bytes| (1..=MOST_PACKED_BYTES).contains(&bytes.len()))
 }
