@@ -408,3 +408,21 @@ fn tiny_files_leave_the_metadata() {
     assert_eq!(handle.read_at(0, &mut out).unwrap(), out.len());
     assert!(out == expected[5]);
 }
+
+/// P5: a file that goes while its content moves keeps none of the others in the metadata.
+#[test]
+fn tiny_files_leave_the_metadata_while_some_are_removed() {
+    let (client, cluster) = client(Cluster::new(8, 1), Options::default());
+    for i in 0..500 {
+        client.put(&path(&format!("tess:/t{i}")), &data(100, 1 + i)[..], PutOptions::default()).unwrap();
+    }
+    let move_all = || client.move_into_packs(Duration::ZERO, Share::ALL, &Cancel::default()).unwrap();
+    cluster.lock().before(tessera_wire::Kind::Commit, |cluster| cluster.unlink("t7"));
+    let moved = move_all();
+    assert_eq!((moved.contents, moved.failed), (499, None));
+    assert_eq!(cluster.lock().status().inlined_bytes, 0);
+    for i in (0..500).filter(|i| *i != 7) {
+        assert!(read(&client, &format!("tess:/t{i}")) == data(100, 1 + i), "file {i}");
+    }
+    cluster.lock().check_all_stored();
+}

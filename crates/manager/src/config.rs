@@ -65,6 +65,10 @@ tessera_knobs::knobs! {
         /// … and past this share of the last snapshot's size; 0: whatever its size.
         snapshot_log_percent: u64 = 20, in 0..=u64::MAX;
 
+        /// Most bytes of tiny files that the metadata keeps until they move into packs; 0: none. Databases, snapshots and new managers carry
+        /// all of them.
+        inlined_bytes: u64 = 128 << 20, in 0..=u64::MAX;
+
         /// While fewer bytes are free on a manager's disk, or less than a sixteenth of a small one, it refuses requests that make the
         /// metadata grow, and another manager leads if one has more room; 0: never.
         min_free_bytes: u64 = 64 << 20, in 0..=u64::MAX;

@@ -4,13 +4,17 @@ use super::Cancel;
 use super::moving::{MovedFiles, Share, holds_its_contents};
 use super::pack::{FEWEST_FILES, MOST_CONTENTS, PACK_BYTES, Packing};
 use crate::client::Client;
-use crate::error::Error;
+use crate::error::{Error, FileError};
 use crate::write::core::PackParams;
 use bytes::Bytes;
+use std::collections::HashSet;
 use std::time::Duration;
 use tessera_accel::hash::chunk_hash;
 use tessera_wire::Code;
 use tessera_wire::meta::*;
+
+/// A pack is written so often while contents that it takes go.
+const MOST_TRIES: u32 = 4;
 
 /// Contents of one domain that will move into one pack of one class.
 #[derive(Debug)]
@@ -19,6 +23,8 @@ pub struct InlinedBatch {
     class_id: u32,
     packing: Packing,
     moved: Vec<MovedContent>,
+    /// Those that move.
+    contents: Vec<ContentInfo>,
     /// One before it could not be written.
     failed: bool,
 }
@@ -44,7 +50,7 @@ impl Client {
                 if !batches[at].has_room(&content) {
                     let next = InlinedBatch { failed: batches[at].failed, ..InlinedBatch::of(domain, class_id) };
                     let full = std::mem::replace(&mut batches[at], next);
-                    batches[at].failed |= !self.move_contents(full, cancel, &mut all);
+                    batches[at].failed |= !self.move_contents(full, cancel, &mut all)?;
                 }
                 batches[at].add(&content);
             }
@@ -54,40 +60,73 @@ impl Client {
             after = listed.next_after;
         }
         for batch in batches {
-            self.move_contents(batch, cancel, &mut all);
+            self.move_contents(batch, cancel, &mut all)?;
         }
         Ok(all)
     }
 
-    /// Whether more of the kind may be written.
-    fn move_contents(&self, batch: InlinedBatch, cancel: &Cancel, all: &mut MovedFiles) -> bool {
-        if batch.failed || batch.moved.len() < FEWEST_FILES {
-            return !batch.failed;
+    /// Whether more of the kind may be written. A content that goes meanwhile leaves nothing to compare the pack with: the rest is packed again.
+    fn move_contents(&self, mut batch: InlinedBatch, cancel: &Cancel, all: &mut MovedFiles) -> Result<bool, Error> {
+        if batch.failed {
+            return Ok(false);
         }
-        let likes: Vec<u64> = batch.moved.iter().map(|moved| moved.content_id).collect();
-        let (bytes, pack) = batch.finish();
-        if !holds_its_contents(&bytes, &pack) {
-            return false;
-        }
-        for like in likes {
-            match self.commit_pack(bytes.clone(), PackParams { pack: pack.clone(), like }, cancel) {
-                // It is gone, or in a pack by now.
-                Err(error) if error.code() == Code::NotFound => {}
-                // So is another one: the rest is listed again.
-                Err(error) if error.code() == Code::SessionExpired => return true,
-                Err(error) => {
-                    all.failed.get_or_insert(error);
-                    return false;
-                }
+        let mut tries = MOST_TRIES;
+        while batch.moved.len() >= FEWEST_FILES {
+            let contents = batch.contents.clone();
+            let (domain, class_id) = (batch.domain, batch.class_id);
+            let (bytes, pack) = batch.finish();
+            if !holds_its_contents(&bytes, &pack) {
+                return Ok(false);
+            }
+            tries -= 1;
+            let failed = match self.commit_contents(&bytes, &pack, cancel) {
                 Ok(moved) => {
-                    assert!(moved <= pack.moved.len() as u64, "{moved} of {} contents moved", pack.moved.len());
                     all.contents += moved;
                     all.pack_bytes += if moved > 0 { bytes.len() as u64 } else { 0 };
-                    return true;
+                    return Ok(true);
+                }
+                Err(error) if error.code() == Code::SessionExpired && tries > 0 => {
+                    batch = self.left_of(contents, InlinedBatch::of(domain, class_id))?;
+                    continue;
+                }
+                Err(error) => error,
+            };
+            all.failed.get_or_insert(failed);
+            return Ok(false);
+        }
+        Ok(true)
+    }
+
+    /// Commits a pack. Returns how many contents it took; 0: all of them are gone, or in packs by now.
+    fn commit_contents(&self, bytes: &Bytes, pack: &Pack, cancel: &Cancel) -> Result<u64, FileError> {
+        for like in pack.moved.iter().map(|moved| moved.content_id) {
+            match self.commit_pack(bytes.clone(), PackParams { pack: pack.clone(), like }, cancel) {
+                Err(error) if error.code() == Code::NotFound => {}
+                Err(error) => return Err(error),
+                Ok(moved) => {
+                    assert!(moved <= pack.moved.len() as u64, "{moved} of {} contents moved", pack.moved.len());
+                    return Ok(moved);
                 }
             }
         }
-        true
+        Ok(0)
+    }
+
+    /// Those of the contents that lie in the metadata still.
+    fn left_of(&self, contents: Vec<ContentInfo>, mut batch: InlinedBatch) -> Result<InlinedBatch, Error> {
+        let ids = || contents.iter().map(|content| content.content_id);
+        let (mut after, last) = (ids().min().unwrap_or(1) - 1, ids().max().unwrap_or(0));
+        let mut left = HashSet::new();
+        while after < last {
+            let listed = self.ask(&ListInlined { after, unwritten_ms: 0, own: 0, all: 1 })?;
+            left.extend(listed.contents.into_iter().filter_map(|listed| Some(listed.content?.content_id)));
+            if listed.next_after <= after {
+                break;
+            }
+            after = listed.next_after;
+        }
+        contents.iter().filter(|content| left.contains(&content.content_id)).for_each(|content| batch.add(content));
+        Ok(batch)
     }
 }
 
@@ -95,7 +134,14 @@ impl InlinedBatch {
     /// An empty batch.
     #[must_use]
     pub fn of(domain: u32, class_id: u32) -> InlinedBatch {
-        InlinedBatch { domain, class_id, packing: Packing::default(), moved: Vec::new(), failed: false }
+        InlinedBatch {
+            domain,
+            class_id,
+            packing: Packing::default(),
+            moved: Vec::new(),
+            contents: Vec::new(),
+            failed: false,
+        }
     }
 
     fn has_room(&self, content: &ContentInfo) -> bool {
@@ -113,6 +159,7 @@ impl InlinedBatch {
                 "a content in the metadata is not what its name says"
             );
         }
+        self.contents.push(content.clone());
         let place = self.packing.place(hash, &content.inlined);
         self.moved.push(MovedContent { content_id: content.content_id, from_chunk_id: 0, place });
     }

@@ -100,8 +100,11 @@ pub fn inlined(db: &Db, content_id: u64) -> rusqlite::Result<Option<Inlined>> {
     select.query_row(args![content_id], Inlined::of).optional()
 }
 
+/// Rows of `inlined` that one question looks at.
+const LOOKED_AT: u64 = 4_096;
+
 /// Contents of a share that lie in no pack and were written at `until_ns` or before, from the one after `after` on: so many that `limit` are
-/// reached, or `limit_bytes`. The second value: there may be more.
+/// reached, or `limit_bytes`, or that some thousands were looked at. The second value: where to go on, if there may be more.
 ///
 /// # Errors
 /// The database fails.
@@ -110,17 +113,23 @@ pub fn inlined_until(
     after: u64,
     (until_ns, own, all): (i64, u64, u64),
     (limit, limit_bytes): (usize, usize),
-) -> rusqlite::Result<(Vec<Inlined>, bool)> {
-    let sql = "FROM inlined WHERE content_id > ?1 AND since_ns <= ?2 AND content_id / ?3 % ?4 = ?5 ORDER BY content_id";
+) -> rusqlite::Result<(Vec<Inlined>, Option<u64>)> {
+    // Ids and times grow together.
+    let sql =
+        "SELECT content_id, since_ns <= ?2 FROM inlined WHERE content_id > ?1 ORDER BY content_id LIMIT 1 OFFSET ?3";
+    let last: Option<(u64, bool)> = db.first(sql, args![after, until_ns, LOOKED_AT - 1])?;
+    let (until, is_old) = last.unwrap_or((i64::MAX as u64, false));
+    let sql = "FROM inlined WHERE content_id > ?1 AND content_id <= ?2 AND since_ns <= ?3 AND content_id / ?4 % ?5 = ?6 ORDER BY content_id";
     let mut select = db.stmt(&Inlined::select(sql))?;
-    let mut rows = select.query_map(args![after, until_ns, SHARE_RUN, all, own], Inlined::of)?;
+    let mut rows = select.query_map(args![after, until, until_ns, SHARE_RUN, all, own], Inlined::of)?;
     let (mut found, mut bytes) = (Vec::new(), 0);
     while found.len() < limit && bytes < limit_bytes {
-        let Some(row) = rows.next().transpose()? else { return Ok((found, false)) };
+        let Some(row) = rows.next().transpose()? else { return Ok((found, is_old.then_some(until))) };
         bytes += row.bytes.len();
         found.push(row);
     }
-    Ok((found, true))
+    let next = found.last().map(|row: &Inlined| row.content_id);
+    Ok((found, next))
 }
 
 /// A content lies in the metadata no more.

@@ -35,9 +35,7 @@ use tessera_wire::meta::*;
 const MAX_PREALLOCATED: u32 = 256;
 /// Expected length of a preallocated chunk, for the choice of its group.
 const EXPECTED_BYTES: u64 = 64 << 10;
-/// Most bytes of tiny files in the metadata. Databases, snapshots and new managers carry all of them.
-const MOST_INLINED_BYTES: u64 = 128 << 20;
-/// Most of them of one file, and most extents of it.
+/// Most bytes of a tiny file in the metadata, and most extents of it.
 const MOST_INLINED_OF_FILE: usize = 16 << 10;
 const MOST_INLINED_EXTENTS: usize = 64;
 
@@ -194,12 +192,13 @@ fn check_inlined(request: &Commit, open_request: &OpenWrite) -> Result<()> {
 }
 
 /// Refuses bytes that the metadata does not take: a pack would not, or there are too many already.
-fn admit_inlined(ctx: &Ctx, policy: &Policy, request: &Commit) -> Result<()> {
+fn admit_inlined(ctx: &mut Ctx, policy: &Policy, request: &Commit) -> Result<()> {
     let bytes: u64 = request.inlined.iter().map(|bytes| bytes.len() as u64).sum();
     if !unpacked::gains(request.size_bytes, policy) {
         return refuse(Code::SessionExpired, "a file of this policy does not move into a pack; store its chunks");
     }
-    match ctx.meta.inlined_bytes.saturating_add(bytes) > MOST_INLINED_BYTES {
+    let most_bytes = ctx.record(|_, live| Ok(live.config.inlined_bytes))?;
+    match ctx.meta.inlined_bytes.saturating_add(bytes) > most_bytes {
         true => {
             refuse(Code::SessionExpired, "the metadata has as many bytes of tiny files as it takes; store the chunks")
         }
@@ -257,7 +256,9 @@ fn fill(
         }
         if let Some(bytes) = request.inlined.get(at) {
             let kind = (session.domain, pack_class);
-            let there = contents::find_inlined(ctx.db, kind, name, bytes)?;
+            // Bytes of rows decide, and a row may have rotted: all managers draw the ids that this one draws.
+            let there = ctx.record(|ctx, _| Ok(contents::find_inlined(ctx.db, kind, name, bytes)?.unwrap_or(0)))?;
+            let there = Some(there).filter(|id| *id != 0);
             let content_id = match there {
                 Some(content_id) => content_id,
                 None => contents::insert_inlined(ctx, kind, name, bytes.clone())?,

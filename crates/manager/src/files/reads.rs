@@ -205,15 +205,16 @@ const MOST_INLINED_BYTES_SHOWN: usize = 1 << 20;
 /// # Errors
 /// The database fails.
 pub fn list_inlined(view: &View, request: &ListInlined) -> Result<ListInlinedReply> {
+    let all = request.all.max(1);
+    if request.own >= all {
+        return invalid(format!("share {} of {all}; shares count from 0", request.own));
+    }
     let unwritten_ns = i64::try_from(request.unwritten_ms).unwrap_or(i64::MAX).saturating_mul(1_000_000);
     let until_ns = view.now_ns.saturating_sub(unwritten_ns);
-    let share = (until_ns, request.own, request.all.max(1));
+    let share = (until_ns, request.own, all);
     let limits = (MOST_INLINED_SHOWN, MOST_INLINED_BYTES_SHOWN);
-    let (rows, has_more) = contents::inlined_until(view.db, request.after, share, limits)?;
-    let mut reply = ListInlinedReply::default();
-    if has_more {
-        reply.next_after = rows.last().map_or(0, |row| row.content_id);
-    }
+    let (rows, next_after) = contents::inlined_until(view.db, request.after, share, limits)?;
+    let mut reply = ListInlinedReply { next_after: next_after.unwrap_or(0), ..ListInlinedReply::default() };
     for row in rows {
         let content = contents::find(view.db, row.content_id)?;
         let content = content.map(|content| ContentInfo { inlined: row.bytes, ..content });

@@ -1,7 +1,9 @@
 //! Tiny files whose bytes the metadata keeps until they move into packs.
 
 use super::unpacked::{POLICY, commit_pack, unpacked};
+use crate::config::Config;
 use crate::db::{Db, FILE_NAME, digest};
+use crate::log::batch::replay_all;
 use crate::rig::{Rig, acks};
 use tessera_wire::content::Pieces;
 use tessera_wire::meta::*;
@@ -324,4 +326,89 @@ fn a_database_of_the_second_schema_is_migrated() {
     assert_eq!(digest(&db).unwrap(), new);
     let index = "SELECT count(*) FROM sqlite_schema WHERE name = 'contents_inlined'";
     assert_eq!(db.conn().query_row(index, [], |row| row.get::<_, i64>(0)).unwrap(), 1);
+}
+
+/// P2: what a pack says of a content is compared with its bytes, not with those of another content that it names for the same place.
+#[test]
+fn of_two_contents_at_one_place_the_other_stays() {
+    let mut rig = Rig::new(4);
+    put(&mut rig, "a", &[b"one"]);
+    put(&mut rig, "b", &[b"two"]);
+    let ids = ["a", "b"].map(|name| listed(&mut rig, name).extents[0].chunk_id);
+    let op_id = rig.op();
+    let open = OpenWrite { op_id, pack: true, pack_like: ids[0], ..OpenWrite::default() };
+    let session_id = rig.ask(&open).unwrap().session_id;
+    let contents = vec![PackedContent { hash: name_of(b"one").hash.to_vec(), offset: 0, len_bytes: 3 }];
+    let moved = ids.map(|content_id| MovedContent { content_id, from_chunk_id: 0, place: 1 }).to_vec();
+    let pack = Pack { contents, moved, ..Pack::default() };
+    let error = commit_pack(&mut rig, session_id, &name_of(b"two"), pack).unwrap_err();
+    assert_eq!(error.code(), Code::Invalid, "{error}");
+    assert_eq!((bytes_of(&mut rig, "a"), bytes_of(&mut rig, "b")), (b"one".to_vec(), b"two".to_vec()));
+}
+
+/// P7: a row that rotted on one manager changes nothing that others do: those that are right go on.
+#[test]
+fn a_rotten_row_stops_no_other_manager() {
+    for rots_on_leader in [true, false] {
+        let mut rig = Rig::new(4);
+        put(&mut rig, "a", &[b"one"]);
+        put(&mut rig, "b", &[b"two"]);
+        let standby = Db::in_memory([7; 16]).unwrap();
+        replay_all(&standby, &rig.log).unwrap();
+        let mut replayed = rig.log.len();
+        let rotten = if rots_on_leader { rig.core.db().conn() } else { standby.conn() };
+        rotten.execute("UPDATE inlined SET bytes = x'112233' WHERE bytes = x'6f6e65'", []).unwrap();
+        put(&mut rig, "c", &[b"one"]);
+        put(&mut rig, "d", &[b"three"]);
+        replay_all(&standby, &rig.log[replayed..]).unwrap();
+        replayed = rig.log.len();
+        let ids = ["b", "c", "d"].map(|name| listed(&mut rig, name).extents[0].chunk_id);
+        let places = [(ids[0], 1), (ids[1], 2), (ids[2], 3)];
+        assert_eq!(move_into(&mut rig, &[b"two", b"one", b"three"], &places).unwrap().moved, 3);
+        replay_all(&standby, &rig.log[replayed..]).unwrap();
+        let next = rig.core.db().meta().unwrap().next_content;
+        assert_eq!(standby.meta().unwrap().next_content, next, "rotten on the leader: {rots_on_leader}");
+    }
+}
+
+/// Questions look at some thousands of contents, and each is shown once.
+#[test]
+fn lists_of_contents_are_bounded() {
+    let mut rig = Rig::new(4);
+    put(&mut rig, "a", &[b"one"]);
+    let first = listed(&mut rig, "a").extents[0].chunk_id;
+    let sql = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 9999)
+         INSERT INTO inlined SELECT content_id + i, domain, class_id, since_ns, bytes FROM inlined, n";
+    rig.core.db().conn().execute(sql, []).unwrap();
+    for all in [1, 2, 7] {
+        let (mut shown, mut questions) = (0, 0);
+        for own in 0..all {
+            let mut after = 0;
+            loop {
+                let reply = rig.ask(&ListInlined { after, unwritten_ms: 0, own, all }).unwrap();
+                (shown, questions) = (shown + reply.contents.len(), questions + 1);
+                if reply.next_after == 0 {
+                    break;
+                }
+                assert!(reply.next_after > after.max(first - 1));
+                after = reply.next_after;
+            }
+        }
+        assert_eq!(shown, 10_000, "of {all} shares");
+        assert!(questions <= 3 * all + 10_000 / 1_024 + 1, "{questions} questions about {all} shares");
+    }
+    assert_eq!(list(&mut rig, 0, 1_000).len(), 0, "all are young");
+    let error = rig.ask(&ListInlined { after: 0, unwritten_ms: 0, own: 2, all: 2 }).unwrap_err();
+    assert_eq!(error.code(), Code::Invalid);
+}
+
+/// An operator may keep files out of the metadata.
+#[test]
+fn the_bytes_in_the_metadata_are_bounded_by_a_knob() {
+    let mut rig = Rig::with(Db::in_memory([7; 16]).unwrap(), Config { inlined_bytes: 5, ..crate::rig::config() }, 4);
+    put(&mut rig, "a", &[b"one"]);
+    let commit = bringing(&mut rig, "b", POLICY, &[b"two"]);
+    assert_eq!(rig.ask(&commit).unwrap_err().code(), Code::SessionExpired);
+    put(&mut rig, "c", &[b"tw"]);
+    assert_eq!(inlined_bytes(&mut rig), 5);
 }

@@ -109,7 +109,9 @@ impl ReadCore {
 
     /// Whether nobody has asked yet where the bytes of this chunk lie by now: packs are written anew, and small files move into packs.
     fn may_have_moved(&self, chunk_id: u64) -> bool {
-        let is_small = self.opened.as_ref().is_some_and(|opened| opened.version.size_bytes <= MOVING_FILE_BYTES);
+        // What is read as if it were a file cannot be asked for.
+        let Some(opened) = self.opened.as_ref().filter(|opened| opened.attr.ino != 0) else { return false };
+        let is_small = opened.version.size_bytes <= MOVING_FILE_BYTES;
         (is_small || self.packs_seen.contains(&chunk_id)) && !self.looked_again.contains(&chunk_id)
     }
 
