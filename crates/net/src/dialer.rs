@@ -94,7 +94,18 @@ struct Inner {
     identities: Mutex<HashMap<Endpoint, Identity>>,
 }
 
-/// Connections to any number of peers. Cloning shares them.
+/// The reading thread of a connection keeps it, so it would outlive all who can use it.
+impl Drop for Inner {
+    fn drop(&mut self) {
+        for line in self.lines.get_mut().values() {
+            if let Line::Open(connection) = line {
+                connection.close();
+            }
+        }
+    }
+}
+
+/// Connections to any number of peers. Cloning shares them; they are closed with the last clone.
 #[derive(Clone)]
 pub struct Dialer(Arc<Inner>);
 

@@ -189,8 +189,9 @@ fn a_peer_that_opened_the_connection_and_answers_late_is_waited_for() {
     let ((desk, asked), (peers_desk, asked_of_peer)) =
         (Desk::with_thread_busy_for(Duration::ZERO), Desk::with_thread_busy_for(Duration::ZERO));
     let server = server(desk, Limits::default());
+    let (sender, _result) = channel();
     let dialer = Dialer::new(Hello::default(), peers_desk, BufferPool::new(0));
-    ask(&dialer, &server, &channel().0);
+    ask(&dialer, &server, &sender);
     let (connection, _) = asked.recv_timeout(SOON).unwrap();
     let late = std::thread::spawn(move || {
         let late = asked_of_peer.recv_timeout(SOON).unwrap();

@@ -222,6 +222,23 @@ fn closing_a_dialer_ends_every_call() {
     }
 }
 
+/// Else a process that makes clients again and again ends with all threads and descriptors of two machines.
+#[test]
+fn connections_end_with_their_dialer() {
+    let service = Arc::<Ends>::default();
+    let server =
+        Server::start(&["127.0.0.1:0".parse().unwrap()], service.clone(), BufferPool::new(0), Limits::default())
+            .unwrap();
+    let dialer = dialer();
+    dialer.call_wait(&server.endpoints()[0], &Hello::default(), Vec::new(), WAIT).unwrap();
+    let other = dialer.clone();
+    drop(dialer);
+    other.call_wait(&server.endpoints()[0], &Hello::default(), Vec::new(), WAIT).unwrap();
+    assert_eq!(service.after(0), Vec::<&str>::new(), "somebody has it still");
+    drop(other);
+    assert_eq!(service.after(2), ["closing", "ended by peer"]);
+}
+
 #[test]
 fn a_server_stops_even_if_the_file_of_its_socket_is_gone() {
     let scratch = tempfile::tempdir().unwrap();

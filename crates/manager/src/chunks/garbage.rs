@@ -38,11 +38,24 @@ const REPEAT_AFTER_NS: i64 = 5_000_000_000;
 /// # Errors
 /// The database fails.
 pub fn due(view: &View<'_>) -> Result<Option<CollectGarbage>> {
+    due_until(view, i64::MAX)
+}
+
+/// Whether a chunk is collectable that has been without references since before `until_ns`.
+///
+/// # Errors
+/// The database fails.
+pub fn is_due(view: &View<'_>, until_ns: i64) -> Result<bool> {
+    Ok(due_until(view, until_ns)?.is_some())
+}
+
+fn due_until(view: &View<'_>, until_ns: i64) -> Result<Option<CollectGarbage>> {
     let hold_ns = ns(view.config.garbage_hold_ms);
     let before_ns = match failpoint::is_active("manager.no_grace") {
         true => view.now_ns,
         false => view.soft.sessions.garbage_before(view.now_ns, hold_ns),
     };
+    let before_ns = before_ns.min(until_ns);
     let keep_ns = match view.soft.cluster.jobs.gc.running || room::is_nearly_full(view)? {
         true => 0,
         false => ns(view.config.unfinished_keep_ms),

@@ -7,7 +7,7 @@ use crate::db::rows::DiskRow;
 use crate::db::sql::args;
 use crate::error::{Result, invalid};
 use crate::soft::ClusterState;
-use crate::soft::jobs::JobState;
+use crate::soft::jobs::{GcWait, JobState};
 use crate::soft::stats::DiskStats;
 use crate::soft::tasks::Work;
 use tessera_wire::Health;
@@ -32,7 +32,6 @@ pub fn start(view: &mut View<'_>, request: &Maintain) -> Result<()> {
         running: true,
         disks: disks.len() as u64,
         repaired_before: cluster.repaired.fragments,
-        moved: (cluster.repaired.deletes, view.now_ns),
         ..JobState::default()
     };
     match what {
@@ -67,7 +66,7 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
     let compacting = !tasks.compact_wanted.is_empty() || tasks.given.values().any(|g| matches!(g.work, Work::Compact));
     let jobs = &view.soft.cluster.jobs;
     let (gc, repair, hurry) = (jobs.gc, jobs.repair, jobs.hurry);
-    let gc_ready = gc.running && !gc.compacting && (is_clean(view)? || deletes_stall(view)?);
+    let gc_ready = gc.running && !gc.compacting && has_collected(view)?;
     let may_be_over = repair.running && !hurry && !missing::any(view.db)?;
     let repair_over = may_be_over && !redundancy::backfills_wait(view.db, view.caches)?;
     let disks: Vec<u64> = match gc_ready {
@@ -90,30 +89,58 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
 /// A garbage collection that waits only for deletes ends when none was confirmed for this long.
 const DELETE_PATIENCE_NS: i64 = 15_000_000_000;
 
+/// Advances a garbage collection. Returns whether what was garbage when it began is collected.
+fn has_collected(view: &mut View<'_>) -> Result<bool> {
+    loop {
+        let wait = view.soft.cluster.jobs.gc.wait;
+        let next = match wait {
+            GcWait::Nothing => match dropped_pages(view, "max")? {
+                Some(last) => GcWait::Pages { first: dropped_pages(view, "min")?.unwrap_or(0), last },
+                None => GcWait::Chunks(view.now_ns + 1),
+            },
+            GcWait::Pages { first, last } => match dropped_pages(view, "min")?.filter(|id| (first..=last).contains(id))
+            {
+                Some(first) => GcWait::Pages { first, last },
+                None => GcWait::Chunks(view.now_ns + 1),
+            },
+            GcWait::Chunks(until_ns) => match garbage::is_due(view, until_ns)? {
+                true => wait,
+                // A batch that is not committed yet has the next number.
+                false => GcWait::Deletes(view.meta.log_seq + 1),
+            },
+            GcWait::Deletes(log_seq) => return Ok(are_done(view, log_seq)? || deletes_stall(view)),
+        };
+        let jobs = &mut view.soft.cluster.jobs;
+        jobs.gc.wait = next;
+        jobs.gc.moved = (view.soft.cluster.repaired.deletes, view.now_ns);
+        if std::mem::discriminant(&next) == std::mem::discriminant(&wait) {
+            return Ok(false);
+        }
+    }
+}
+
+/// The first (`min`) or last (`max`) page whose references wait to be taken off.
+fn dropped_pages(view: &View<'_>, which: &str) -> Result<Option<u64>> {
+    let id: Option<i64> = view.db.one(&format!("SELECT {which}(id) FROM dropped_pages"), [])?;
+    Ok(id.map(|id| id as u64))
+}
+
 /// Whether nothing is left but deletes that no disk carries out: a full disk has no room for their records. The deletes stay
 /// ordered.
-fn deletes_stall(view: &mut View<'_>) -> Result<bool> {
-    let collects = is_collecting(view)?;
+fn deletes_stall(view: &mut View<'_>) -> bool {
     let confirmed = view.soft.cluster.repaired.deletes;
     let moved = &mut view.soft.cluster.jobs.gc.moved;
-    if collects || moved.0 != confirmed {
+    if moved.0 != confirmed {
         *moved = (confirmed, view.now_ns);
     }
-    Ok(view.now_ns - moved.1 >= DELETE_PATIENCE_NS)
+    view.now_ns - moved.1 >= DELETE_PATIENCE_NS
 }
 
-/// Whether a chunk is collectable now, or dropped pages hold references.
-fn is_collecting(view: &View<'_>) -> Result<bool> {
-    Ok(garbage::due(view)?.is_some() || view.db.any("SELECT 1 FROM dropped_pages LIMIT 1", [])?)
-}
-
-/// Whether no chunk is collectable and no reachable disk has deletes to do.
-fn is_clean(view: &View<'_>) -> Result<bool> {
-    if is_collecting(view)? {
-        return Ok(false);
-    }
+/// Whether the reachable disks have done the deletes that were ordered up to entry `log_seq`.
+fn are_done(view: &View<'_>, log_seq: u64) -> Result<bool> {
     for disk in view.caches.node_map(view.db)?.readable() {
-        if view.db.any("SELECT 1 FROM deletes WHERE disk_id = ?1 LIMIT 1", args![disk.disk_id])? {
+        let sql = "SELECT 1 FROM deletes WHERE disk_id = ?1 AND log_seq <= ?2 LIMIT 1";
+        if view.db.any(sql, args![disk.disk_id, log_seq])? {
             return Ok(false);
         }
     }

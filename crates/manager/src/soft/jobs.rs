@@ -14,10 +14,27 @@ pub struct JobState {
     pub disks: u64,
     /// [`crate::repair::rebuild::RepairCounters::fragments`] when it began.
     pub repaired_before: u64,
+    /// Garbage collection: what it waits for before it orders compaction.
+    pub wait: GcWait,
     /// Garbage collection: compaction was ordered.
     pub compacting: bool,
     /// Garbage collection: deletes confirmed when it last moved on, and when that was.
     pub moved: (u64, i64),
+}
+
+/// What a garbage collection waits for: what was garbage when it began, one after the other. What becomes garbage meanwhile is left to later
+/// ones, else it would not end while files are written and removed.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub enum GcWait {
+    /// It has just begun.
+    #[default]
+    Nothing,
+    /// That the references of the dropped pages `first` to `last` are taken off. They go in order, and ids begin anew once none is left.
+    Pages { first: u64, last: u64 },
+    /// That chunks without references since before this time are removed, ns.
+    Chunks(i64),
+    /// That disks do the deletes that were ordered up to this entry of the log.
+    Deletes(u64),
 }
 
 /// State of the maintenance jobs. A restart forgets it.

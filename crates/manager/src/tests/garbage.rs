@@ -39,3 +39,28 @@ fn a_group_does_not_count_what_was_collected() {
     assert_eq!(bytes(&rig), 0);
     rig.audit();
 }
+
+/// P12: a collection takes what was garbage when it began, and ends whatever becomes garbage meanwhile.
+#[test]
+fn a_collection_does_not_wait_for_what_is_removed_after_it_began() {
+    let mut rig = Rig::new(3);
+    let mut replace = |rig: &mut Rig, content: u8| drop(rig.put(1, "a", &[content]).unwrap());
+    replace(&mut rig, 1);
+    replace(&mut rig, 2);
+    let pass = |rig: &Rig| rig.core.soft.cluster.jobs.gc;
+    rig.ask(&Maintain { what: MaintenanceJob::Gc as i32, start: true }).unwrap();
+    let mut ordered = 0;
+    for content in 3..40 {
+        replace(&mut rig, content);
+        rig.tick(1_000);
+        let done = "DELETE FROM deletes WHERE log_seq <= ?1";
+        // Disks do the deletes that were ordered until the tick before.
+        rig.core.db().conn().execute(done, [ordered as i64]).unwrap();
+        ordered = rig.core.db().one::<u64>("SELECT coalesce(max(log_seq), 0) FROM deletes", []).unwrap();
+        if pass(&rig).compacting {
+            assert!(rig.core.db().any("SELECT 1 FROM deletes", []).unwrap(), "there is more to do at all times");
+            return;
+        }
+    }
+    panic!("it waits after 37 s: {:?}", pass(&rig));
+}
