@@ -33,8 +33,8 @@ fn show(common: &Common, state: &ClusterStatus) -> Outcome {
         true => out.document(&status::peers_document(state))?,
         false => table(state).lines().iter().try_for_each(|line| out.line(line))?,
     }
-    if !state.surplus_managers.is_empty() {
-        out.note(&state.surplus_managers);
+    for note in [&state.surplus_managers, &state.no_room].into_iter().filter(|note| !note.is_empty()) {
+        out.note(note);
     }
     Ok(())
 }

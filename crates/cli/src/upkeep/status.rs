@@ -66,6 +66,7 @@ pub fn is_healthy(s: &ClusterStatus) -> bool {
         && s.members_backfilling == 0
         && s.fragments_to_repair == 0
         && comparison(s).differing.is_empty()
+        && s.no_room.is_empty()
 }
 
 /// The last comparison of the managers' databases.
@@ -120,6 +121,12 @@ fn rejected_nodes(s: &ClusterStatus) -> Vec<String> {
     hosts.into_iter().map(line).collect()
 }
 
+/// A disk that the metadata fills.
+fn no_room(s: &ClusterStatus) -> Option<String> {
+    let text = || format!("NO ROOM FOR METADATA: nothing new is stored; {}", s.no_room);
+    (!s.no_room.is_empty()).then(text)
+}
+
 /// Databases of managers that differ.
 fn databases_differ(s: &ClusterStatus) -> Option<String> {
     let last = comparison(s);
@@ -156,6 +163,7 @@ pub fn lines(s: &ClusterStatus) -> Vec<String> {
     let mut lines = vec![format!("cluster {}   release {}   term {}", hex(&s.cluster_id), s.release, s.term)];
     lines.push(verdict(s));
     lines.extend(databases_differ(s));
+    lines.extend(no_room(s));
     lines.extend(rejected_nodes(s));
     lines.extend(disks_down(s));
     let waiting = waiting::members(s, |_| true);
@@ -360,7 +368,7 @@ pub fn document(s: &ClusterStatus) -> Value {
         },
         "garbage": {"chunks": s.garbage_chunks, "bytes": s.garbage_bytes, "deletes_pending": s.deletes_pending},
         "sessions": {"open": s.sessions, "reserved_bytes": s.reserved_bytes},
-        "log": {"seq": s.log_seq, "peers": peers_document(s), "voters_wanted": s.voters_wanted, "surplus_managers": s.surplus_managers},
+        "log": {"seq": s.log_seq, "peers": peers_document(s), "voters_wanted": s.voters_wanted, "surplus_managers": s.surplus_managers, "no_room": s.no_room},
         "comparison": comparison_document(s),
         "map_version": s.map_version,
         "rejected_nodes": s.rejected_nodes.iter().map(rejected_node).collect::<Vec<_>>(),
@@ -489,6 +497,8 @@ mod tests {
             verdict(&status)
         };
         assert!(verdict_of(|_| ()).starts_with("healthy"));
+        let full = ClusterStatus { no_room: "the disk of the manager is full".into(), ..sample() };
+        assert!(!is_healthy(&full) && no_room(&full).unwrap().contains("the disk of the manager"));
         assert!(verdict_of(|s| s.nodes.clear()).starts_with("no nodes"));
         assert!(is_healthy(&sample()) && !is_healthy(&ClusterStatus::default()), "without nodes nothing is safe");
         assert!(verdict_of(|s| s.nodes[0].health = Health::Down as i32).starts_with("1 node down"));

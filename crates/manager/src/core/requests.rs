@@ -37,7 +37,7 @@ impl ManagerCore {
                 Err(error) => return self.reply(origin, Err(Failure::from(error).into_wire())),
             }
         }
-        if let Some(error) = self.lacks_room(origin, queued.command.grows()) {
+        if let Some(error) = self.lacks_room(origin, queued.command.grows() && !self.is_of_pack(&queued.command)) {
             return self.reply(origin, Err(error));
         }
         if self.queue.len() + self.parked.len() >= self.config.max_waiting_requests {

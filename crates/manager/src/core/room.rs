@@ -1,6 +1,7 @@
 //! Requests that are refused because the manager's disk lacks room.
 
 use super::*;
+use crate::files::{packs, sessions};
 
 /// Whether a refused request comes again until there is room: those of nodes, and of a client with locks, which would take
 /// [`Code::NoSpace`] for their loss.
@@ -12,10 +13,17 @@ impl ManagerCore {
     /// Tells how much room there is, and why requests are refused unless it is enough.
     pub(crate) fn set_room(&mut self, room: Room, error: Option<Error>) {
         assert_eq!(room == Room::Enough, error.is_none(), "a refusal has a reason");
+        self.soft.no_room = error.as_ref().map(|error| error.message.clone()).unwrap_or_default();
         self.lack = error.map(|error| (room, error));
         if room == Room::Missing {
             self.refuse_waiting();
         }
+    }
+
+    /// Whether a command asks for the chunk of a pack whose session is open: the pack takes what lies elsewhere.
+    pub(super) fn is_of_pack(&self, command: &Command) -> bool {
+        let Command::AllocateChunks(request) = command else { return false };
+        sessions::writer(&self.db, request.session_id).is_ok_and(|session| packs::is_of_pack(&session))
     }
 
     /// Why a request is refused, whose command makes the metadata grow or not.

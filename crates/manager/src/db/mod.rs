@@ -29,6 +29,7 @@ use sql::FromRow;
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 use tessera_pagesum::page::{self, PAGE_BYTES};
 use tessera_pagesum::{Damage, Watch};
 
@@ -50,6 +51,8 @@ pub(crate) const RESTORING_NAME: &str = "restoring";
 /// A database that is being built.
 const BUILDING_NAME: &str = "manager.db.new";
 
+/// How long a statement waits for another connection.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pages in the write-ahead log at which a commit checkpoints it.
 const CHECKPOINT_PAGES: u64 = 8192;
 /// Bytes that the write-ahead log keeps when it begins anew: a long read makes it longer.
@@ -323,6 +326,17 @@ impl Db {
             db.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get(0)).map_err(sqlite(name))?;
         assert!(!busy, "{name}: another connection reads the database of a locked directory");
         Ok(db)
+    }
+
+    /// Moves the write-ahead log into the database file and gives its bytes back, unless a reader needs it still.
+    ///
+    /// # Errors
+    /// SQLite fails, or a transaction is open.
+    pub fn shrink_log(&self) -> rusqlite::Result<()> {
+        self.conn.busy_timeout(Duration::ZERO)?;
+        let done = self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        self.conn.busy_timeout(BUSY_TIMEOUT)?;
+        done
     }
 
     fn wrap(conn: Connection, lock: Option<DirLock>, path: &str) -> Result<Db, DbError> {

@@ -6,7 +6,7 @@ pub mod compare;
 pub mod expiry;
 pub mod one_shot;
 pub mod open;
-mod packs;
+pub(crate) mod packs;
 pub mod reads;
 mod receipts;
 pub mod sessions;

@@ -47,7 +47,7 @@ pub(super) fn begin(ctx: &mut Ctx, request: &OpenWrite) -> Result<OpenedWriter> 
 }
 
 /// Whether a session writes no file.
-pub(super) fn is_of_pack(session: &Session) -> bool {
+pub(crate) fn is_of_pack(session: &Session) -> bool {
     session.ino == 0 && session.parent == 0
 }
 

@@ -6,6 +6,7 @@
 //! the manager is a standby that applies it as soon as there is room.
 
 use super::{DbHome, Manager, State};
+use crate::db::Db;
 use tessera_consensus::Room;
 use tessera_disk::Space;
 use tessera_wire::consensus::PeerKind;
@@ -58,6 +59,13 @@ impl Manager {
             None if was != level => tracing::info!("there is room on this manager's disk again"),
             Some(error) if was == Room::Enough => tracing::warn!("{}", error.message),
             _ => {}
+        }
+        // What a burst of commands left there is soon wanted; else only the next start would free it.
+        if level != Room::Enough
+            && self.ticks.is_multiple_of(RETRY_TICKS)
+            && let Some(Err(error)) = self.db().map(Db::shrink_log)
+        {
+            tracing::debug!(%error, "the write-ahead log of the database stays as long as it is");
         }
         self.peer.set_room(level);
         if let State::Leading(core) = &mut self.state {

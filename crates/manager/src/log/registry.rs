@@ -335,16 +335,13 @@ impl Command {
         use Command::*;
         matches!(
             self,
-            MakeDir(_)
-                | MakeEntries(_)
-                | MakeNode(_)
-                | Link(_)
-                | Symlink(_)
-                | SetXattr(_)
-                | OpenWrite(_)
-                | AllocateChunks(_)
-                | Commit(_)
-        )
+            MakeDir(_) | MakeEntries(_) | MakeNode(_) | Link(_) | Symlink(_) | SetXattr(_) | AllocateChunks(_)
+        ) || match self {
+            // What packs take leaves the metadata, or lets older packs go.
+            OpenWrite(open) => open.pack_like == 0,
+            Commit(commit) => commit.pack.as_ref().is_none_or(|pack| pack.moved.is_empty()),
+            _ => false,
+        }
     }
 
     /// Whether the command changed nothing and its reply must not be cached: a retry may succeed.

@@ -59,6 +59,7 @@ pub fn get_status(view: &View<'_>) -> Result<ClusterStatus> {
         comparison: Some(view.soft.comparison.last.clone()),
         members_waiting: view.soft.cluster.members_waiting.clone(),
         inlined_bytes: meta.inlined_bytes,
+        no_room: view.soft.no_room.clone(),
     })
 }
 

@@ -40,6 +40,8 @@ pub struct SoftState {
     pub log_keepers: BTreeSet<u64>,
     /// What to tell people if more managers vote than `max_voters` allows; empty: no more do.
     pub surplus_managers: String,
+    /// Why requests are refused that make the metadata grow: the disk of this manager. Empty: none are.
+    pub no_room: String,
     /// Comparisons of the managers' databases.
     pub comparison: ComparisonState,
     /// Nodes of other clusters that tried to join this one.

@@ -5,6 +5,7 @@ use crate::config::Config;
 use crate::db::{Db, FILE_NAME, digest};
 use crate::log::batch::replay_all;
 use crate::rig::{Rig, acks};
+use tessera_consensus::Room;
 use tessera_wire::content::Pieces;
 use tessera_wire::meta::*;
 use tessera_wire::{Code, Extent};
@@ -411,4 +412,30 @@ fn the_bytes_in_the_metadata_are_bounded_by_a_knob() {
     assert_eq!(rig.ask(&commit).unwrap_err().code(), Code::SessionExpired);
     put(&mut rig, "c", &[b"tw"]);
     assert_eq!(inlined_bytes(&mut rig), 5);
+}
+
+/// P12: what is kept of tiny files leaves the metadata while its disk has little room.
+#[test]
+fn contents_move_while_nothing_new_is_taken() {
+    let mut rig = Rig::new(4);
+    put(&mut rig, "a", &[b"one"]);
+    put(&mut rig, "b", &[b"two"]);
+    let ids = ["a", "b"].map(|name| listed(&mut rig, name).extents[0].chunk_id);
+    rig.core.set_room(Room::Scarce, Some(tessera_wire::Error::new(Code::NoSpace, "the disk is nearly full")));
+    let commit = bringing(&mut rig, "c", POLICY, &[b"three"]);
+    assert_eq!(rig.ask(&commit).unwrap_err().code(), Code::NoSpace);
+    assert_eq!(move_into(&mut rig, &[b"one", b"two"], &[(ids[0], 1), (ids[1], 2)]).unwrap().moved, 2);
+    assert_eq!(inlined_bytes(&mut rig), 0);
+}
+
+/// A manager whose disk gets full gives back the room of the database's log.
+#[test]
+fn the_log_of_the_database_is_cut_while_it_is_open() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut rig = Rig::with(Db::create(dir.path(), [7; 16]).unwrap(), crate::rig::config(), 4);
+    (0..100u8).for_each(|i| drop(put(&mut rig, &format!("f{i}"), &[&[i; 4_000]])));
+    let log_bytes = || std::fs::metadata(dir.path().join(format!("{FILE_NAME}-wal"))).unwrap().len();
+    assert!(log_bytes() > 400_000);
+    rig.core.db().shrink_log().unwrap();
+    assert_eq!((log_bytes(), bytes_of(&mut rig, "f7")), (0, vec![7; 4_000]));
 }

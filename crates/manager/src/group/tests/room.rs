@@ -2,7 +2,7 @@
 
 use super::*;
 use tessera_disk::OpenMode;
-use tessera_wire::meta::{FragmentRef, Heartbeat, HoldLocks, RegisterNode, Unlink};
+use tessera_wire::meta::{FragmentRef, GetStatus, Heartbeat, HoldLocks, RegisterNode, Unlink};
 use tessera_wire::{DiskInfo, NodeInfo};
 
 /// Room below which growth is refused in these tests. With a quarter of it nothing is proposed any more.
@@ -55,6 +55,8 @@ fn p12_a_manager_whose_disk_is_nearly_full_serves_what_needs_no_room() {
     group.mkdir(at, "b").unwrap();
     let term = group.term(at);
     group.leave_free(at, MIN_BYTES / 2);
+    let said = |group: &mut Group| group.ask(at, &GetStatus {}).unwrap().no_room;
+    assert!(said(&mut group).contains("free space"), "status tells it, too");
     let error = group.mkdir(at, "c").unwrap_err();
     assert!(error.code() == Code::NoSpace && error.message.contains("free space"), "{error}");
     assert!(error.message.contains(&MIN_BYTES.to_string()), "{error}");
