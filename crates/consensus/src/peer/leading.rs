@@ -258,6 +258,15 @@ impl Peer {
         self.drop_entries(older)
     }
 
+    /// Drops all entries that the held snapshot has: peers that lag a little receive the snapshot instead.
+    ///
+    /// # Errors
+    /// The disk's.
+    pub fn drop_held_entries(&mut self) -> Result<(), crate::log::LogError> {
+        let held = self.files().held().map_or(0, |held| held.index);
+        self.drop_entries(held)
+    }
+
     /// Drops entries up to the snapshot before the one held: those after it help peers that lag a little.
     pub(super) fn drop_entries(&mut self, older: u64) -> Result<(), crate::log::LogError> {
         let applied = self.node.raft.raft_log.applied();

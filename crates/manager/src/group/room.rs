@@ -60,16 +60,22 @@ impl Manager {
             Some(error) if was == Room::Enough => tracing::warn!("{}", error.message),
             _ => {}
         }
-        // What a burst of commands left there is soon wanted; else only the next start would free it.
-        if level != Room::Enough
-            && self.ticks.is_multiple_of(RETRY_TICKS)
-            && let Some(Err(error)) = self.db().map(Db::shrink_log)
-        {
-            tracing::debug!(%error, "the write-ahead log of the database stays as long as it is");
+        if level != Room::Enough && self.ticks.is_multiple_of(RETRY_TICKS) {
+            self.make_room();
         }
         self.peer.set_room(level);
         if let State::Leading(core) = &mut self.state {
             core.set_room(level, error);
+        }
+    }
+
+    /// Gives back what the disk holds for speed alone: entries that the snapshot has, too, and the write-ahead log of the database.
+    fn make_room(&mut self) {
+        if let Err(error) = self.peer.drop_held_entries() {
+            tracing::warn!(%error, "the log stays as long as it is");
+        }
+        if let Some(Err(error)) = self.db().map(Db::shrink_log) {
+            tracing::debug!(%error, "the write-ahead log of the database stays as long as it is");
         }
     }
 

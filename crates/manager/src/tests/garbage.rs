@@ -44,7 +44,7 @@ fn a_group_does_not_count_what_was_collected() {
 #[test]
 fn a_collection_does_not_wait_for_what_is_removed_after_it_began() {
     let mut rig = Rig::new(3);
-    let mut replace = |rig: &mut Rig, content: u8| drop(rig.put(1, "a", &[content]).unwrap());
+    let replace = |rig: &mut Rig, content: u8| drop(rig.put(1, "a", &[content]).unwrap());
     replace(&mut rig, 1);
     replace(&mut rig, 2);
     let pass = |rig: &Rig| rig.core.soft.cluster.jobs.gc;

@@ -74,6 +74,25 @@ fn p12_a_manager_whose_disk_is_nearly_full_serves_what_needs_no_room() {
     group.remove(at, "b").unwrap();
 }
 
+/// What the log keeps for peers that lag is given back first.
+#[test]
+fn a_log_is_cut_to_its_snapshot_while_there_is_little_room() {
+    let mut group = Group::on_small_disks(&[MANAGER, VOTER, VOTER]);
+    let at = group.settle_leader();
+    for i in 0..400 {
+        group.mkdir(at, &format!("d{i}")).unwrap();
+        group.ticks(2);
+    }
+    let held = |group: &Group| group.manager(at).peer().files().held().unwrap().index;
+    let base = |group: &Group| group.manager(at).peer().log().base().index;
+    assert!(base(&group) < held(&group), "{} entries are in the snapshot", held(&group));
+    group.leave_free(at, MIN_BYTES / 2);
+    group.ticks(10);
+    assert_eq!(base(&group), held(&group));
+    group.leave_free(at, PLENTY);
+    group.mkdir(at, "more").unwrap();
+}
+
 /// The request of a client that begins to hold locks.
 fn begins_to_lock(group: &Group, at: usize) -> HoldLocks {
     let next_table = group.manager(at).core().map_or(0, |core| core.soft.locks.next_table());
