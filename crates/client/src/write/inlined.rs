@@ -50,7 +50,7 @@ impl Client {
                 if !batches[at].has_room(&content) {
                     let next = InlinedBatch { failed: batches[at].failed, ..InlinedBatch::of(domain, class_id) };
                     let full = std::mem::replace(&mut batches[at], next);
-                    batches[at].failed |= !self.move_contents(full, cancel, &mut all)?;
+                    batches[at].failed |= !self.move_contents(full, share, cancel, &mut all)?;
                 }
                 batches[at].add(&content);
             }
@@ -60,13 +60,19 @@ impl Client {
             after = listed.next_after;
         }
         for batch in batches {
-            self.move_contents(batch, cancel, &mut all)?;
+            self.move_contents(batch, share, cancel, &mut all)?;
         }
         Ok(all)
     }
 
     /// Whether more of the kind may be written. A content that goes meanwhile leaves nothing to compare the pack with: the rest is packed again.
-    fn move_contents(&self, mut batch: InlinedBatch, cancel: &Cancel, all: &mut MovedFiles) -> Result<bool, Error> {
+    fn move_contents(
+        &self,
+        mut batch: InlinedBatch,
+        share: Share,
+        cancel: &Cancel,
+        all: &mut MovedFiles,
+    ) -> Result<bool, Error> {
         if batch.failed {
             return Ok(false);
         }
@@ -86,7 +92,7 @@ impl Client {
                     return Ok(true);
                 }
                 Err(error) if error.code() == Code::SessionExpired && tries > 0 => {
-                    batch = self.left_of(contents, InlinedBatch::of(domain, class_id))?;
+                    batch = self.left_of(contents, share, InlinedBatch::of(domain, class_id))?;
                     continue;
                 }
                 Err(error) => error,
@@ -113,12 +119,17 @@ impl Client {
     }
 
     /// Those of the contents that lie in the metadata still.
-    fn left_of(&self, contents: Vec<ContentInfo>, mut batch: InlinedBatch) -> Result<InlinedBatch, Error> {
+    fn left_of(
+        &self,
+        contents: Vec<ContentInfo>,
+        share: Share,
+        mut batch: InlinedBatch,
+    ) -> Result<InlinedBatch, Error> {
         let ids = || contents.iter().map(|content| content.content_id);
         let (mut after, last) = (ids().min().unwrap_or(1) - 1, ids().max().unwrap_or(0));
         let mut left = HashSet::new();
         while after < last {
-            let listed = self.ask(&ListInlined { after, unwritten_ms: 0, own: 0, all: 1 })?;
+            let listed = self.ask(&ListInlined { after, unwritten_ms: 0, own: share.own, all: share.all })?;
             left.extend(listed.contents.into_iter().filter_map(|listed| Some(listed.content?.content_id)));
             if listed.next_after <= after {
                 break;
