@@ -94,7 +94,7 @@ struct Inner {
     identities: Mutex<HashMap<Endpoint, Identity>>,
 }
 
-/// The reading thread of a connection keeps it, so it would outlive all who can use it.
+/// The reading thread of a connection holds it: without this, it would stay open when no dialer can use it any more.
 impl Drop for Inner {
     fn drop(&mut self) {
         for line in self.lines.get_mut().values() {

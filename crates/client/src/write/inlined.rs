@@ -13,7 +13,7 @@ use tessera_accel::hash::chunk_hash;
 use tessera_wire::Code;
 use tessera_wire::meta::*;
 
-/// A pack is written so often while contents that it takes go.
+/// How often a batch is packed again because some of its contents were removed meanwhile.
 const MOST_TRIES: u32 = 4;
 
 /// Contents of one domain that will move into one pack of one class.

@@ -242,15 +242,16 @@ impl ClientHost {
         self.found_bytes = None;
         let described = known.is_some();
         let params = ReadParams { file: path.into(), open: open_of(path), known, bulk: described };
-        let mut core = Box::new(ReadCore::new(
-            params,
-            self.options.clone(),
-            self.view.clone(),
-            ChunkCache::shared(1 << 20),
-            self.rng.any(),
-        ));
-        core.handle(now_ns, ReadRequest::Open);
+        let core = self.read_core(now_ns, params);
         self.op = Some(Op::Read { core, path: path.into(), got: Vec::new(), described });
+    }
+
+    /// A read session that is being opened.
+    fn read_core(&mut self, now_ns: i64, params: ReadParams) -> Box<ReadCore> {
+        let cache = ChunkCache::shared(1 << 20);
+        let mut core = Box::new(ReadCore::new(params, self.options.clone(), self.view.clone(), cache, self.rng.any()));
+        core.handle(now_ns, ReadRequest::Open);
+        core
     }
 
     /// Begins a write of a file of this redundancy, when idle.

@@ -183,14 +183,7 @@ impl ClientHost {
     /// Reads the last of the packs.
     fn read_pack(&mut self, now_ns: i64, packs: Vec<PackUse>, classes: Vec<ClassInfo>, refill: Refill) {
         let params = reading(chunk_of(packs.last().expect("a pack")), &classes);
-        let mut core = Box::new(ReadCore::new(
-            params,
-            self.options.clone(),
-            self.view.clone(),
-            ChunkCache::shared(1 << 20),
-            self.rng.any(),
-        ));
-        core.handle(now_ns, ReadRequest::Open);
+        let core = self.read_core(now_ns, params);
         self.op = Some(Op::Refill(Box::new(Refilling { core, got: Vec::new(), packs, classes, refill })));
     }
 

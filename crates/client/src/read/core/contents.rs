@@ -1,7 +1,7 @@
 //! Contents of small files, which have names of their own: in packs, and in the metadata.
 //!
 //! A chunk's name tells that its bytes are the chunk's, and only a content's own name tells that the manager named the right part of
-//! a pack (P2). So the first read of any part of a content fetches all of it. The reads behind it fetch what they ask for.
+//! a pack (P2). So the first read of any part of a content fetches and compares all of it. Later reads fetch what they ask for.
 
 use super::*;
 use std::ops::Range;
