@@ -258,13 +258,16 @@ impl Peer {
         self.drop_entries(older)
     }
 
-    /// Drops all entries that the held snapshot has: peers that lag a little receive the snapshot instead.
+    /// Drops all entries that the held snapshot has, unless a peer that is heard lacks some of them.
     ///
     /// # Errors
     /// The disk's.
     pub fn drop_held_entries(&mut self) -> Result<(), crate::log::LogError> {
         let held = self.files().held().map_or(0, |held| held.index);
-        self.drop_entries(held)
+        match self.progress().iter().any(|peer| peer.is_active && peer.matched < held) {
+            true => Ok(()),
+            false => self.drop_entries(held),
+        }
     }
 
     /// Drops entries up to the snapshot before the one held: those after it help peers that lag a little.

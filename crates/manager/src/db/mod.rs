@@ -328,15 +328,16 @@ impl Db {
         Ok(db)
     }
 
-    /// Moves the write-ahead log into the database file and gives its bytes back, unless a reader needs it still.
+    /// Moves the write-ahead log into the database file, synced, and gives its bytes back. Returns whether all of it moved: a reader may
+    /// need it still.
     ///
     /// # Errors
     /// SQLite fails, or a transaction is open.
-    pub fn shrink_log(&self) -> rusqlite::Result<()> {
+    pub fn shrink_log(&self) -> rusqlite::Result<bool> {
         self.conn.busy_timeout(Duration::ZERO)?;
-        let done = self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |_| Ok(()));
+        let is_busy = self.conn.query_row("PRAGMA wal_checkpoint(TRUNCATE)", [], |row| row.get::<_, bool>(0));
         self.conn.busy_timeout(BUSY_TIMEOUT)?;
-        done
+        Ok(!is_busy?)
     }
 
     fn wrap(conn: Connection, lock: Option<DirLock>, path: &str) -> Result<Db, DbError> {

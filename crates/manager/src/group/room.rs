@@ -69,13 +69,18 @@ impl Manager {
         }
     }
 
-    /// Gives back what the disk holds for speed alone: entries that the snapshot has, too, and the write-ahead log of the database.
+    /// Gives back what the disk holds for speed alone: the write-ahead log of the database, and then, as the database is synced, entries that
+    /// the snapshot has, too.
     fn make_room(&mut self) {
+        match self.db().map(Db::shrink_log) {
+            Some(Ok(true)) => {}
+            Some(Err(error)) => {
+                return tracing::debug!(%error, "the write-ahead log of the database stays as long as it is");
+            }
+            _ => return,
+        }
         if let Err(error) = self.peer.drop_held_entries() {
             tracing::warn!(%error, "the log stays as long as it is");
-        }
-        if let Some(Err(error)) = self.db().map(Db::shrink_log) {
-            tracing::debug!(%error, "the write-ahead log of the database stays as long as it is");
         }
     }
 

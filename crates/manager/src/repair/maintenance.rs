@@ -86,7 +86,7 @@ pub fn on_tick(view: &mut View<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A garbage collection that waits only for deletes ends when none was confirmed for this long.
+/// A garbage collection that waits only for deletes ends when none of those that it waits for was done for this long.
 const DELETE_PATIENCE_NS: i64 = 15_000_000_000;
 
 /// Advances a garbage collection. Returns whether what was garbage when it began is collected.
@@ -108,11 +108,14 @@ fn has_collected(view: &mut View<'_>) -> Result<bool> {
                 // A batch that is not committed yet has the next number.
                 false => GcWait::Deletes(view.meta.log_seq + 1),
             },
-            GcWait::Deletes(log_seq) => return Ok(are_done(view, log_seq)? || deletes_stall(view)),
+            GcWait::Deletes(log_seq) => return Ok(are_done(view, log_seq)? || deletes_stall(view, log_seq)?),
         };
-        let jobs = &mut view.soft.cluster.jobs;
-        jobs.gc.wait = next;
-        jobs.gc.moved = (view.soft.cluster.repaired.deletes, view.now_ns);
+        let left = match next {
+            GcWait::Deletes(log_seq) => deletes_left(view, log_seq)?,
+            _ => 0,
+        };
+        let gc = &mut view.soft.cluster.jobs.gc;
+        (gc.wait, gc.left) = (next, (left, view.now_ns));
         if std::mem::discriminant(&next) == std::mem::discriminant(&wait) {
             return Ok(false);
         }
@@ -127,13 +130,19 @@ fn dropped_pages(view: &View<'_>, which: &str) -> Result<Option<u64>> {
 
 /// Whether nothing is left but deletes that no disk carries out: a full disk has no room for their records. The deletes stay
 /// ordered.
-fn deletes_stall(view: &mut View<'_>) -> bool {
-    let confirmed = view.soft.cluster.repaired.deletes;
-    let moved = &mut view.soft.cluster.jobs.gc.moved;
-    if moved.0 != confirmed {
-        *moved = (confirmed, view.now_ns);
+fn deletes_stall(view: &mut View<'_>, log_seq: u64) -> Result<bool> {
+    let (before, since_ns) = view.soft.cluster.jobs.gc.left;
+    if view.now_ns - since_ns < DELETE_PATIENCE_NS {
+        return Ok(false);
     }
-    view.now_ns - moved.1 >= DELETE_PATIENCE_NS
+    let left = deletes_left(view, log_seq)?;
+    view.soft.cluster.jobs.gc.left = (left, view.now_ns);
+    Ok(left >= before)
+}
+
+/// Deletes that were ordered up to entry `log_seq` and are not done. Looks at all orders.
+fn deletes_left(view: &View<'_>, log_seq: u64) -> Result<u64> {
+    Ok(view.db.one("SELECT count(*) FROM deletes WHERE log_seq <= ?1", args![log_seq])?)
 }
 
 /// Whether the reachable disks have done the deletes that were ordered up to entry `log_seq`.

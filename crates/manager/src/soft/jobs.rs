@@ -18,8 +18,8 @@ pub struct JobState {
     pub wait: GcWait,
     /// Garbage collection: compaction was ordered.
     pub compacting: bool,
-    /// Garbage collection: deletes confirmed when it last moved on, and when that was.
-    pub moved: (u64, i64),
+    /// Garbage collection: deletes that it waited for when they were last counted, and when that was, ns.
+    pub left: (u64, i64),
 }
 
 /// What a garbage collection waits for: what was garbage when it began, one after the other. What becomes garbage meanwhile is left to later
