@@ -139,8 +139,8 @@ impl Manager {
         };
         let facts = facts.unwrap_or_default();
         let text = format!(
-            "the disk of the manager is full: {dir}{facts}; free space on that disk, or remove files from the store: the manager goes on \
-             by itself"
+            "the disk of the manager is full: {dir}{facts}; free space on that disk, or make it larger: the manager goes on by itself. \
+             Removing files from the store may not be enough"
         );
         Error::new(Code::NoSpace, text)
     }
